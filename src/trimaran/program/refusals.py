@@ -4,6 +4,8 @@
 does the table of `trimaran check`. Batch norm and random draws differ in parts of a batch, but as they do in one
 process that sees the same parts: that is no objection.
 
+Each `Row` is evidence of a job under a kind of plan, one sentence, and one remedy; the first row that holds is told.
+
 Strategies under which an optimizer updates as in a plain loop:
 
     whole      one device, replicas that sum everywhere      the optimizer of every rank holds all parameters
@@ -15,13 +17,404 @@ the trial of the plan shows that.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_some
 from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, OptimizerTraits
 from trimaran.program.strategy import Part, Shard, Strategy
+
+
+class _Kind:
+    """What a strategy makes of a job, as far as refusals go by it."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy, self.dp, self.zero = strategy, strategy.dp, strategy.zero
+        self.several = strategy.devices > 1
+        self.replicas, self.microbatches = strategy.dp > 1, strategy.microbatches > 1
+        self.splits = self.replicas or self.microbatches
+        # Not every rank computes the whole network.
+        self.divided = strategy.pp * strategy.tp > 1
+        self.shares = strategy.tp > 1 or bool(strategy.shards)
+        self.partitioned = strategy.pp > 1 or strategy.segments > 1 or self.shares
+        self.parts = self.partitioned or strategy.zero > 1
+        # A rank has parts of tensors; updates some parameters.
+        self.shards = self.shares or strategy.zero > 1
+        self.owns = self.replicas and (strategy.zero == 1 or strategy.sync == "p2p")
+        self.subsets = strategy.pp > 1 or self.owns
+        self.workers = bool(strategy.feeding.workers)
+        self.rereads = self.workers or bool(strategy.feeding.cached)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A refusal.
+
+    Attributes:
+        holds: gives what the sentence names, of a job under a kind of plan, or True; anything that is false: it is none
+        sentence: what would be wrong
+        remedy: what to do
+    """
+
+    holds: "Callable[[Behaviour, _Kind], Any]"
+    sentence: str
+    remedy: str = ""
+
+    def text(self, seen: Behaviour, kind: _Kind) -> str:
+        """The sentence and the remedy; empty: it does not hold."""
+        found = self.holds(seen, kind)
+        if not found:
+            return ""
+        named = found if isinstance(found, tuple) else (found,)
+        joint = "; " if ": " in self.sentence else ": "
+        return f"{self.sentence}{joint}{self.remedy}".format(*named) if self.remedy else self.sentence.format(*named)
+
+
+_WHOLE = 'replicas that update everything (dp with sync="all-reduce", zero=0)'
+
+_OF_OPTIMIZERS = (
+    Row(
+        lambda seen, kind: seen.optimizer.needs_closure and seen.optimizer.class_name,
+        "the step of {} computes the loss again (a closure, or two halves of a step), and here each microbatch runs "
+        "forward and backward once",
+        "use an optimizer whose step() needs no closure",
+    ),
+    Row(
+        lambda seen, kind: seen.optimizer.keeps_gradients and seen.optimizer.class_name,
+        "the zero_grad of {} keeps some of the gradients, and here they are forgotten after an update",
+        "let its step keep in its state what it needs of them",
+    ),
+    Row(lambda seen, kind: seen.precision == "fp16" and scaling_obstacle(kind.strategy), "{}"),
+    Row(
+        lambda seen, kind: kind.several and seen.optimizer.schedule_draws,
+        "Job.lr_schedule sets other options each time that it is tried, as it draws them, or reads a clock, and every "
+        "rank would have its own",
+        "let it go by its own steps, or draw from a generator that it makes and seeds, or use one device",
+    ),
+    Row(
+        lambda seen, kind: kind.several and seen.optimizer.draws and seen.optimizer.class_name,
+        "the step of {} draws random numbers, and every rank would draw its own",
+        "use one device",
+    ),
+    Row(
+        lambda seen, kind: kind.several and _of_optimizer(seen, seen.optimizer.foreign),
+        "{} holds what is no parameter of the model ({}), whose gradients no other rank would hear of",
+        "put them into the model, or use one device",
+    ),
+    Row(
+        lambda seen, kind: (kind.shards or kind.subsets) and _of_optimizer(seen, seen.optimizer.extra),
+        "{} holds parameters that it was not given ({}), and a rank updates some only",
+        f"let Job.optimizer use those of its argument, which has named_parameters() too, or use {_WHOLE}",
+    ),
+    Row(
+        lambda seen, kind: (kind.shards or kind.subsets) and seen.optimizer.hooked and seen.optimizer.class_name,
+        "hooks on the step of {} would see the parameters of one rank only",
+        f"use {_WHOLE}",
+    ),
+    Row(
+        lambda seen, kind: (
+            (kind.shards or kind.subsets)
+            and (
+                seen.optimizer.schedule_reads
+                or (not seen.optimizer.separable and (kind.subsets or kind.strategy.zero < 2))
+            )
+            and (seen.optimizer.class_name, seen.optimizer.reason)
+        ),
+        "each rank updates some parameters, and {} cannot be split over parameters: {}",
+        f"use {_WHOLE}",
+    ),
+    Row(
+        lambda seen, kind: (
+            kind.shares and not seen.optimizer.elementwise and (seen.optimizer.class_name, seen.optimizer.reason)
+        ),
+        "ranks that share tensors update parts of them, and {} needs whole parameters: {}",
+        "use one that treats every element by itself, or tp=1 without shards",
+    ),
+)
+
+_GATHERING = (
+    Row(
+        lambda seen, kind: kind.divided and seen.reduction == "gathers",
+        "the loss gathers across ranks, and here not every rank computes it on other samples",
+        "use replicas with one microbatch each (--allow dp --microbatches 1)",
+    ),
+    Row(
+        lambda seen, kind: seen.reduction == "gathers" and _uneven_batch(seen, kind),
+        "the loss gathers across ranks, and {} has {} samples, which {} replicas cannot share evenly",
+        "{}",
+    ),
+)
+
+_IMPOSSIBLE = (
+    Row(
+        lambda seen, kind: (
+            seen.precision == "fp16" and (seen.reduction == "pair" or (seen.reduction == "given" and kind.splits))
+        ),
+        "in fp16 the loss is scaled before its weight is known",
+        "return a mean, without Job.loss_weight, which is then looked for, or use one device without microbatches, or "
+        'precision="bf16"',
+    ),
+    *_OF_OPTIMIZERS,
+    Row(
+        lambda seen, kind: _last_that_fails(seen, kind.strategy),
+        "the data is a stream that does not say how long it is, so that its last batch may have {}, and the job fails "
+        "on parts of {}: {}",
+        "set Job.drop_last, or give the stream a __len__",
+    ),
+    Row(
+        lambda seen, kind: _part_that_fails(seen, kind.strategy),
+        "the job fails on {}: {}",
+        "use another global batch, other parts, or Job.drop_last where it is the last",
+    ),
+    Row(
+        lambda seen, kind: kind.divided and seen.logs_over_ranks,
+        "the forward or the loss communicates, if only for a log, and here not every rank computes it",
+        "log in Job.on_step, which gets the loss of all ranks, or use replicas",
+    ),
+    *_GATHERING,
+    Row(
+        lambda seen, kind: kind.several and (kind.dp < kind.strategy.devices or kind.strategy.shards) and seen.synced,
+        "{} is a SyncBatchNorm, which waits for all ranks, and here not every rank runs it",
+        "use replicas, or nn.BatchNorm",
+    ),
+    Row(
+        lambda seen, kind: (
+            kind.several
+            and seen.synced
+            and next(((seen.synced[0], one, kind.dp) for one in seen.batches if one < kind.dp), ())
+        ),
+        "{} is a SyncBatchNorm, and the last batch of an epoch has {} samples for {} replicas",
+        "set Job.drop_last, or use nn.BatchNorm",
+    ),
+    Row(
+        lambda seen, kind: (kind.owns or (kind.replicas and kind.zero > 0)) and seen.scripted,
+        "{} is a module of torch.jit, which does not follow parameters that are put elsewhere and takes no hooks",
+        'use replicas with zero=0 and sync="all-reduce", or the module before it was scripted',
+    ),
+    Row(
+        lambda seen, kind: (kind.parts or kind.owns) and seen.overlapping,
+        "{} and {} lie in the same memory, so that who updates one changes the other, and here ranks have separate "
+        "tensors, or update some",
+        "give both modules one parameter (head.weight = embedding.weight), or use one device, or replicas with zero=0 "
+        'and sync="all-reduce"',
+    ),
+    Row(
+        lambda seen, kind: kind.partitioned and seen.varying,
+        "{} has a gradient in some batches only, and a partitioned network runs all of its parts, where what has none "
+        "has zeros, by which an optimizer updates",
+        "use one device or replicas",
+    ),
+    Row(
+        lambda seen, kind: kind.zero > 1 and _mixed_unit(seen, kind.strategy),
+        "{} and {} have different dtypes and would be gathered as one, which FSDP does not do",
+        "use zero=0 or 1, or put parameters of one dtype into a module that is a unit",
+    ),
+    Row(
+        lambda seen, kind: kind.zero > 1 and seen.hollow,
+        "{} has no elements, and cannot be sharded",
+        "leave it out of the model, or use zero=0 or 1",
+    ),
+    Row(
+        lambda seen, kind: kind.parts and seen.renamed,
+        "a hook gives the state_dict of the model {}, which is none of its parameters and buffers, and here a rank has "
+        "a part of these, which it finds by their names",
+        "rename entries where the file is read, or use one device, or replicas with zero=0 or 1",
+    ),
+    Row(
+        lambda seen, kind: kind.strategy.pp > 1 and seen.leaves_out,
+        "Job.collate may leave out samples, and stages send each other tensors of as many samples as a part was asked "
+        "for",
+        "leave them out of the data set (torch.utils.data.Subset), or use replicas",
+    ),
+)
+"""What nobody can accept: the step cannot be done so, or ranks would wait for each other."""
+
+_OTHERWISE = (
+    Row(
+        lambda seen, kind: seen.moved,
+        "{} gives something else for the same batch each time, also under the same seeds, by what a look at the job "
+        "has moved and cannot put back, such as an iterator, a queue or a file",
+        "keep a number or a tensor in its place, as the index of the entry of a list, in an attribute or a dict; to "
+        "draw, use the global generators of torch, random or numpy",
+    ),
+    Row(
+        lambda seen, kind: kind.several and seen.follows_ranks,
+        "{} asks which rank of how many this is, or communicates (torch.distributed, WORLD_SIZE), and gives something "
+        "else among several",
+        "a global batch and its gradient are the same on any number of ranks, so write it as for one process",
+    ),
+    Row(
+        lambda seen, kind: kind.several and seen.drawn_once,
+        "the first step draws {}, which later ones use again, and each rank would draw its own",
+        "draw it in Job.model, as a buffer (register_buffer), or from a generator with a seed, or use one device",
+    ),
+    Row(
+        lambda seen, kind: (kind.zero > 1 or kind.divided) and seen.written,
+        "the forward, or train(), writes to the parameter {}, and a rank that has a part of the parameters would write "
+        "to a copy",
+        "use replicas with zero=0 or 1, or keep it outside of the model, by name, and update it in Job.on_step",
+    ),
+    Row(
+        lambda seen, kind: kind.strategy.execution == "compiled" and _changed(seen),
+        "the forward changes {}, and torch.compile computes anew in the backward what the forward made of it, from "
+        "what is there by then, so that gradients are others",
+        "run it eagerly (--execution eager), or update it in Job.on_step",
+    ),
+    Row(
+        lambda seen, kind: kind.shards and seen.gradient_hooks,
+        "the hook on the gradient of {} would not see it, as a rank has a part of the parameter",
+        "use one device, replicas with zero=0 or 1, or a pipeline; or do it in the optimizer's step",
+    ),
+    Row(
+        lambda seen, kind: (kind.splits or (kind.partitioned and seen.tied)) and seen.uneven_hooks,
+        "the hook on the gradient of {} would see gradients of parts of the batch, and what it makes of these does not "
+        "add up to what it makes of the whole",
+        "clip by Job.clip_norm or in the optimizer's step, or use one device without microbatches",
+    ),
+    Row(
+        lambda seen, kind: kind.partitioned and seen.carried_by_model,
+        "the forward takes over {} from step to step, which is no buffer, and the graph has the value of its capture",
+        "use one device or replicas, or a buffer (register_buffer)",
+    ),
+    Row(
+        lambda seen, kind: kind.partitioned and seen.results,
+        "the forward leaves {} behind for a loss, or a callback, that reads it, and a rank of a partitioned network "
+        "does not",
+        "return it from the forward, or use one device or replicas",
+    ),
+    Row(
+        lambda seen, kind: kind.parts and seen.in_loss,
+        "the loss holds {}, of which a rank has a part, or that is not up to date there",
+        "let the forward compute what the loss needs of it, or use one device, or replicas with zero=0 or 1",
+    ),
+    Row(
+        lambda seen, kind: next((one for one in seen.readers if _is_elsewhere(one[0], kind)), ()),
+        "{} holds {}, of which a rank has a part, or that is not up to date there",
+        "let the forward compute what it needs of it, or use one device, or replicas with zero=0, and workers=0",
+    ),
+    Row(
+        lambda seen, kind: (kind.several or kind.rereads) and seen.data_carries,
+        "a sample that is read again, or its batch, differs, also under the same seeds, or stays as it was drawn "
+        "first, so that it depends on earlier reads, and ranks and workers read others than one process does",
+        "draw from the global generators of torch, random or numpy, which are seeded by sample, in place of a "
+        "generator of the data set or of Job.collate, and keep nothing that was drawn in __getitem__; or use one "
+        "device with workers=0",
+    ),
+    Row(
+        lambda seen, kind: kind.microbatches and seen.collate_carries,
+        "Job.collate keeps something from call to call, and is called for each microbatch here",
+        "let it go by its samples alone, or use one device without microbatches",
+    ),
+    Row(
+        lambda seen, kind: seen.data_follows == "others",
+        "__getitems__ of the data set gives other samples for several numbers than __getitem__ for each, so that a "
+        "sample depends on those that are read with it, and each part of a batch is read by itself",
+        "do in Job.collate, or in the forward, what is done over samples",
+    ),
+    Row(
+        lambda seen, kind: kind.workers and seen.data_follows == "worker",
+        "a sample, or its batch, differs in a worker of a loader, as torch.utils.data.get_worker_info() is asked "
+        "there, so that it depends on how many workers load",
+        "read the same in each worker, and draw from the global generators of torch, random or numpy, which are seeded "
+        "by sample; or use workers=0",
+    ),
+    Row(
+        lambda seen, kind: (kind.replicas or kind.workers) and seen.data_follows == "process",
+        "a sample, or its batch, depends on the number of the process that reads it (os.getpid), and each rank and "
+        "worker reads a part of the samples",
+        "draw from the global generators of torch, random or numpy, which are seeded by sample; or use one device with "
+        "workers=0",
+    ),
+    Row(
+        lambda seen, kind: kind.replicas and seen.own_generator,
+        "the forward or the loss draws from a generator that the job keeps, which is in the same state on every "
+        "replica, so that samples of several replicas would get the same draws",
+        "draw from the global generator, which is seeded by rank, or use one device",
+    ),
+    Row(
+        lambda seen, kind: kind.splits and seen.restarts,
+        "each call of the forward or the loss seeds what it draws anew, so that samples of several parts of a batch "
+        "would get the same draws",
+        "draw from the global generator, which is seeded by Job.seed, or use one device without microbatches",
+    ),
+    Row(
+        lambda seen, kind: (
+            (
+                kind.partitioned
+                or (kind.splits and seen.weight is not None and seen.weight.tensor in seen.changed_for_loss)
+            )
+            and seen.changed_for_loss
+        ),
+        'the forward writes to "{}" of the batch, which the loss reads, and here the rank of the loss, or who counts '
+        "what the loss is a mean over, has it as it was",
+        "copy it in the forward, or write to it in Job.collate or in the loss",
+    ),
+    Row(
+        lambda seen, kind: kind.splits and seen.not_looked != TOO_LARGE and seen.not_looked,
+        "it is not known whether parts of a batch train it as the whole does, as a look at the job failed: {}",
+        "let it run on a few samples, or use one device without microbatches",
+    ),
+    Row(
+        lambda seen, kind: kind.splits and seen.metric == "parts",
+        "Job.metric is no mean over samples, so that its mean over parts of a batch is another figure, and outputs and "
+        "targets of the evaluation data are too large, or not of one shape, to be put together",
+        "let it return a mean over samples, or evaluate in Job.on_epoch, or use one device without microbatches",
+    ),
+    Row(
+        lambda seen, kind: kind.splits and seen.metric == "batch",
+        "in evaluation mode the model computes what it gives for a sample from other samples of its batch too, so that "
+        "parts of a batch have another score",
+        "normalize by running statistics or within a sample, or evaluate in Job.on_epoch, or use one device without "
+        "microbatches",
+    ),
+    *_GATHERING,
+    Row(
+        lambda seen, kind: kind.microbatches and seen.reduction == "gathers",
+        "the loss gathers across ranks, and a microbatch sees those of other ranks only, not the whole batch",
+        "use one microbatch (--microbatches 1)",
+    ),
+    Row(
+        lambda seen, kind: kind.replicas and seen.reduction == "gathers" and not seen.replicates and seen.buffers,
+        "the loss gathers across ranks, and gradients still differ from those of the whole batch, or each forward "
+        "changes {} by the samples of its rank alone",
+        "gather with a backward (torch.distributed.nn.functional.all_gather), also what a buffer follows, or use one "
+        "device",
+    ),
+    Row(
+        lambda seen, kind: (
+            kind.replicas and seen.reduction == "gathers" and not seen.replicates and _share(seen.replicas)
+        ),
+        "the loss gathers across ranks, and gradients still differ by up to {} from those of the whole batch",
+        "gather with torch.distributed.nn.functional.all_gather, which has a backward, and keep the samples of the "
+        "ranks in order",
+    ),
+    Row(
+        lambda seen, kind: (
+            kind.replicas
+            and seen.reduction != "gathers"
+            and not seen.replicates
+            and _why(seen, "on several ranks", seen.replicas)
+        ),
+        "{}",
+    ),
+    Row(
+        lambda seen, kind: (
+            kind.microbatches
+            and seen.reduction != "gathers"
+            and not seen.splits
+            and _why(seen, "in microbatches", seen.microbatches)
+        ),
+        "{}",
+    ),
+)
+"""What would train another job, which a user may accept."""
+
+
+def _first(rows: Sequence[Row], seen: Behaviour, strategy: Strategy) -> str:
+    kind = _Kind(strategy)
+    return next(filter(None, (row.text(seen, kind) for row in rows)), "")
 
 
 def update_obstacle(strategy: Strategy, traits: OptimizerTraits, *, precision: str = "fp32") -> str:
@@ -42,59 +435,7 @@ def update_obstacle(strategy: Strategy, traits: OptimizerTraits, *, precision: s
         'each rank updates some parameters, and Norm cannot be split over parameters: it takes one norm; use replicas \
 that update everything (dp with sync="all-reduce", zero=0)'
     """
-    name = traits.class_name
-    if traits.needs_closure:
-        return (
-            f"the step of {name} computes the loss again (a closure, or two halves of a step), and here each "
-            "microbatch runs forward and backward once: use an optimizer whose step() needs no closure"
-        )
-    if traits.keeps_gradients:
-        return (
-            f"the zero_grad of {name} keeps some of the gradients, and here they are forgotten after an update: let "
-            "its step keep in its state what it needs of them"
-        )
-    if precision == "fp16" and (found := scaling_obstacle(strategy)):
-        return found
-    if strategy.devices == 1:
-        return ""
-    if traits.schedule_draws:
-        return (
-            "Job.lr_schedule sets other options each time that it is tried: it draws them, or reads a clock, and every "
-            "rank would have its own: let it go by its own steps, or draw from a generator that it makes and seeds, or "
-            "use one device"
-        )
-    if traits.draws:
-        return f"the step of {name} draws random numbers, and every rank would draw its own: use one device"
-    if traits.foreign:
-        return (
-            f"{name} holds what is no parameter of the model ({format_some(traits.foreign)}), whose gradients no "
-            "other rank would hear of: put them into the model, or use one device"
-        )
-    parts = bool(strategy.shards) or strategy.tp > 1 or strategy.zero > 1
-    subsets = strategy.pp > 1 or (strategy.dp > 1 and (strategy.zero == 1 or strategy.sync == "p2p"))
-    if not (parts or subsets):
-        return ""
-    if traits.extra:
-        return (
-            f"{name} holds parameters that it was not given ({format_some(traits.extra)}), and a rank updates some "
-            f"only: let Job.optimizer use those of its argument, which has named_parameters() too, or use {_WHOLE}"
-        )
-    if traits.hooked:
-        return f"hooks on the step of {name} would see the parameters of one rank only: use {_WHOLE}"
-    if traits.schedule_reads or (not traits.separable and (subsets or strategy.zero < 2)):
-        return (
-            f"each rank updates some parameters, and {name} cannot be split over parameters: {traits.reason}; use "
-            f"{_WHOLE}"
-        )
-    if not traits.elementwise and (strategy.shards or strategy.tp > 1):
-        return (
-            f"ranks that share tensors update parts of them, and {name} needs whole parameters: {traits.reason}; use "
-            "one that treats every element by itself, or tp=1 without shards"
-        )
-    return ""
-
-
-_WHOLE = 'replicas that update everything (dp with sync="all-reduce", zero=0)'
+    return _first(_OF_OPTIMIZERS, Behaviour(optimizer=traits, precision=precision), strategy)
 
 
 def scaling_obstacle(strategy: Strategy) -> str:
@@ -157,19 +498,7 @@ def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
     """
     if behaviour is None:
         return None
-    splits = strategy.dp * strategy.microbatches > 1
-    if behaviour.precision == "fp16" and (behaviour.reduction == "pair" or (behaviour.reduction == "given" and splits)):
-        return (
-            "in fp16 the loss is scaled before its weight is known: return a mean, without Job.loss_weight, which is "
-            'then looked for, or use one device without microbatches, or precision="bf16"'
-        )
-    # Nobody could accept these: the step cannot be done so, or ranks would wait for each other.
-    obstacle = update_obstacle(strategy, behaviour.optimizer, precision=behaviour.precision)
-    obstacle = obstacle or _failing_part(behaviour, strategy) or _gathering_obstacle(behaviour, strategy)
-    obstacle = obstacle or _synced_obstacle(behaviour, strategy) or _form_obstacle(behaviour, strategy)
-    if obstacle or behaviour.accepted:
-        return obstacle or None
-    return difference(behaviour, strategy)
+    return _first(_IMPOSSIBLE, behaviour, strategy) or (None if behaviour.accepted else difference(behaviour, strategy))
 
 
 def difference(behaviour: Behaviour, strategy: Strategy) -> str | None:
@@ -179,7 +508,7 @@ def difference(behaviour: Behaviour, strategy: Strategy) -> str | None:
         behaviour: what was seen of the job
         strategy: by which it is run
     """
-    return next(_objections(behaviour, strategy), None)
+    return _first(_OTHERWISE, behaviour, strategy) or None
 
 
 def check_exact(behaviour: Behaviour | None, strategy: Strategy) -> None:
@@ -207,142 +536,47 @@ def check_exact(behaviour: Behaviour | None, strategy: Strategy) -> None:
     )
 
 
-def _gathering_obstacle(seen: Behaviour, strategy: Strategy) -> str:
-    """Why ranks would not meet in a loss that gathers; empty: they would."""
-    if seen.logs_over_ranks and strategy.pp * strategy.tp > 1:
-        return (
-            "the forward or the loss communicates, if only for a log, and here not every rank computes it: log in "
-            "Job.on_step, which gets the loss of all ranks, or use replicas"
-        )
-    if seen.reduction != "gathers":
-        return ""
-    if strategy.pp * strategy.tp > 1:
-        return (
-            "the loss gathers across ranks, and here not every rank computes it on other samples: use replicas "
-            "with one microbatch each (--allow dp --microbatches 1)"
-        )
+def _of_optimizer(seen: Behaviour, held: Sequence[str]) -> tuple[str, ...]:
+    return (seen.optimizer.class_name, format_some(held)) if held else ()
+
+
+def _changed(seen: Behaviour) -> tuple[str, ...]:
+    return tuple(one for one in (*seen.buffers, *seen.written) if not one.startswith(OF_LOSS))
+
+
+def _is_elsewhere(field: str, kind: _Kind) -> bool:
+    """Whether a field of the job is used where the model is in parts, or not up to date."""
+    of_data = field in ("Job.dataset", "Job.collate") and kind.rereads
+    return kind.parts or of_data or (field == "Job.lr_schedule" and kind.owns)
+
+
+def _uneven_batch(seen: Behaviour, kind: _Kind) -> tuple[Any, ...]:
     for batch in seen.batches:
-        if batch % strategy.dp:
+        if batch % kind.dp:
             last = batch != seen.batches[0]
-            return (
-                f"the loss gathers across ranks, and {'the last batch of an epoch' if last else 'a global batch'} has "
-                f"{batch} samples, which {strategy.dp} replicas cannot share evenly: "
-                f"{'set Job.drop_last' if last else 'use another global batch, or other replicas'}"
-            )
-    return ""
+            which = "the last batch of an epoch" if last else "a global batch"
+            return which, batch, kind.dp, "set Job.drop_last" if last else "use another global batch, or other replicas"
+    return ()
 
 
-def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
-    if seen.moved:
-        yield (
-            f"{seen.moved} gives something else for the same batch each time, also under the same seeds, by what a "
-            "look at the job has moved and cannot put back, such as an iterator, a queue or a file: keep a number or a "
-            "tensor in its place, as the index of the entry of a list, in an attribute or a dict; to draw, use the "
-            "global generators of torch, random or numpy"
-        )
-    if seen.follows_ranks and strategy.devices > 1:
-        yield (
-            f"{seen.follows_ranks} asks which rank of how many this is, or communicates (torch.distributed, "
-            "WORLD_SIZE), and gives something else among several: a global batch and its gradient are the same on any "
-            "number of ranks, so write it as for one process"
-        )
-    if seen.drawn_once and strategy.devices > 1:
-        yield (
-            f"the first step draws {seen.drawn_once[0]}, which later ones use again, and each rank would draw its own: "
-            "draw it in Job.model, as a buffer (register_buffer), or from a generator with a seed, or use one device"
-        )
-    if seen.written and (strategy.zero > 1 or strategy.pp * strategy.tp > 1):
-        yield (
-            f"the forward, or train(), writes to the parameter {seen.written[0]}, and a rank that has a part of the "
-            "parameters would write to a copy: use replicas with zero=0 or 1, or keep it outside of the model, by "
-            "name, and update it in Job.on_step"
-        )
-    yield from _python_objections(seen, strategy)
-    replicas, microbatches = strategy.dp > 1, strategy.microbatches > 1
-    if seen.not_looked not in ("", TOO_LARGE) and (replicas or microbatches):
-        yield (
-            "it is not known whether parts of a batch train it as the whole does, as a look at the job failed: "
-            f"{seen.not_looked}; let it run on a few samples, or use one device without microbatches"
-        )
-    if seen.metric == "parts" and (replicas or microbatches):
-        yield (
-            "Job.metric is no mean over samples, so that its mean over parts of a batch is another figure, and outputs "
-            "and targets of the evaluation data are too large, or not of one shape, to be put together: let it return "
-            "a mean over samples, or evaluate in Job.on_epoch, or use one device without microbatches"
-        )
-    if seen.metric == "batch" and (replicas or microbatches):
-        yield (
-            "in evaluation mode the model computes what it gives for a sample from other samples of its batch too, so "
-            "that parts of a batch have another score: normalize by running statistics or within a sample, or evaluate "
-            "in Job.on_epoch, or use one device without microbatches"
-        )
-    if seen.reduction == "gathers":
-        if found := _gathering_obstacle(seen, strategy):
-            yield found
-        elif microbatches:
-            yield (
-                "the loss gathers across ranks, and a microbatch sees those of other ranks only, not the whole batch: "
-                "use one microbatch (--microbatches 1)"
-            )
-        elif replicas and not seen.replicates and seen.buffers:
-            yield (
-                "the loss gathers across ranks, and gradients still differ from those of the whole batch, or each "
-                f"forward changes {seen.buffers[0]} by the samples of its rank alone: gather with a backward "
-                "(torch.distributed.nn.functional.all_gather), also what a buffer follows, or use one device"
-            )
-        elif replicas and not seen.replicates:
-            yield (
-                f"the loss gathers across ranks, and gradients still differ by up to {_share(seen.replicas)} from "
-                "those of the whole batch: gather with torch.distributed.nn.functional.all_gather, which has a "
-                "backward, and keep the samples of the ranks in order"
-            )
-        return
-    if replicas and not seen.replicates:
-        yield _why(seen, "on several ranks", seen.replicas)
-    if microbatches and not seen.splits:
-        yield _why(seen, "in microbatches", seen.microbatches)
+def _last_that_fails(seen: Behaviour, strategy: Strategy) -> tuple[str, ...]:
+    sizes = {size for size, _ in seen.failing}
+    if sizes and seen.last_unknown and strategy.dp * strategy.microbatches > 1:
+        for last in range(1, seen.batches[0]):
+            if found := sizes & _parts(last, strategy):
+                how = next(how for size, how in seen.failing if size in found)
+                return _samples(last), _samples(min(found)), how
+    return ()
 
 
-def _form_obstacle(seen: Behaviour, strategy: Strategy) -> str:
-    """Why modules or batches do not fit a strategy; empty: they do."""
-    if seen.scripted and strategy.dp > 1 and (strategy.zero or strategy.sync == "p2p"):
-        return (
-            f"{seen.scripted[0]} is a module of torch.jit, which does not follow parameters that are put elsewhere "
-            'and takes no hooks: use replicas with zero=0 and sync="all-reduce", or the module before it was scripted'
-        )
-    parts = strategy.zero > 1 or strategy.pp * strategy.tp > 1 or strategy.segments > 1 or bool(strategy.shards)
-    moved = parts or (strategy.dp > 1 and (strategy.zero > 0 or strategy.sync == "p2p"))
-    if seen.overlapping and moved:
-        one, other = seen.overlapping
-        return (
-            f"{one} and {other} lie in the same memory, so that who updates one changes the other, and here ranks have "
-            "separate tensors, or update some: give both modules one parameter (head.weight = embedding.weight), "
-            'or use one device, or replicas with zero=0 and sync="all-reduce"'
-        )
-    if seen.varying and (strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or strategy.shards):
-        return (
-            f"{seen.varying[0]} has a gradient in some batches only, and a partitioned network runs all of its parts, "
-            "where what has none has zeros, by which an optimizer updates: use one device or replicas"
-        )
-    if strategy.zero > 1 and (mixed := _mixed_unit(seen, strategy)):
-        return (
-            f"{mixed[0]} and {mixed[1]} have different dtypes and would be gathered as one, which FSDP does not do: "
-            "use zero=0 or 1, or put parameters of one dtype into a module that is a unit"
-        )
-    if seen.hollow and strategy.zero > 1:
-        return f"{seen.hollow[0]} has no elements, and cannot be sharded: leave it out of the model, or use zero=0 or 1"
-    if seen.renamed and parts:
-        return (
-            f"a hook gives the state_dict of the model {seen.renamed[0]}, which is none of its parameters and buffers, "
-            "and here a rank has a part of these, which it finds by their names: rename entries where the file is "
-            "read, or use one device, or replicas with zero=0 or 1"
-        )
-    if seen.leaves_out and strategy.pp > 1:
-        return (
-            "Job.collate may leave out samples, and stages send each other tensors of as many samples as a part was "
-            "asked for: leave them out of the data set (torch.utils.data.Subset), or use replicas"
-        )
-    return ""
+def _part_that_fails(seen: Behaviour, strategy: Strategy) -> tuple[str, ...]:
+    for size, how in seen.failing:
+        for batch in seen.batches:
+            if size in _parts(batch, strategy):
+                which = "a global batch" if batch == seen.batches[0] else "the last batch of an epoch"
+                parts = "" if size == batch else f"parts of {size} of "
+                return f"{parts}{which} of {batch}", how
+    return ()
 
 
 def _mixed_unit(seen: Behaviour, strategy: Strategy) -> tuple[str, str] | None:
@@ -357,147 +591,6 @@ def _mixed_unit(seen: Behaviour, strategy: Strategy) -> tuple[str, str] | None:
         if others.get(other) != others.get(name):
             return other, name
     return None
-
-
-def _synced_obstacle(seen: Behaviour, strategy: Strategy) -> str:
-    """Why ranks would not meet in a SyncBatchNorm, or it would count samples twice; empty: it does neither."""
-    if not seen.synced or strategy.devices == 1:
-        return ""
-    if strategy.dp < strategy.devices or strategy.shards:
-        return (
-            f"{seen.synced[0]} is a SyncBatchNorm, which waits for all ranks, and here not every rank runs it: use "
-            "replicas, or nn.BatchNorm"
-        )
-    for batch in seen.batches:
-        if batch < strategy.dp:
-            return (
-                f"{seen.synced[0]} is a SyncBatchNorm, and the last batch of an epoch has {batch} samples for "
-                f"{strategy.dp} replicas: set Job.drop_last, or use nn.BatchNorm"
-            )
-    return ""
-
-
-def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
-    """What hooks, values that are kept in Python, and bends of the loss make impossible."""
-    parts_of_tensors = strategy.zero > 1 or strategy.tp > 1 or bool(strategy.shards)
-    partitioned = strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or bool(strategy.shards)
-    splits = strategy.dp > 1 or strategy.microbatches > 1
-    changed = [one for one in (*seen.buffers, *seen.written) if not one.startswith(OF_LOSS)]
-    if strategy.execution == "compiled" and changed:
-        yield (
-            f"the forward changes {changed[0]}, and torch.compile computes anew in the backward what the forward made "
-            "of it, from what is there by then, so that gradients are others: run it eagerly (--execution eager), or "
-            "update it in Job.on_step"
-        )
-    if seen.gradient_hooks and parts_of_tensors:
-        yield (
-            f"the hook on the gradient of {seen.gradient_hooks[0]} would not see it, as a rank has a part of the "
-            "parameter: use one device, replicas with zero=0 or 1, or a pipeline; or do it in the optimizer's step"
-        )
-    if seen.uneven_hooks and (splits or (partitioned and seen.tied)):
-        yield (
-            f"the hook on the gradient of {seen.uneven_hooks[0]} would see gradients of parts of the batch, and what "
-            "it makes of these does not add up to what it makes of the whole: clip by Job.clip_norm or in the "
-            "optimizer's step, or use one device without microbatches"
-        )
-    if seen.carried_by_model and partitioned:
-        yield (
-            f"the forward takes over {seen.carried_by_model[0]} from step to step, which is no buffer, and the graph "
-            "has the value of its capture: use one device or replicas, or a buffer (register_buffer)"
-        )
-    if seen.results and partitioned:
-        yield (
-            f"the forward leaves {seen.results[0]} behind for a loss, or a callback, that reads it, and a rank of a "
-            "partitioned network does not: return it from the forward, or use one device or replicas"
-        )
-    if seen.in_loss and (partitioned or strategy.zero > 1):
-        yield (
-            f"the loss holds {seen.in_loss[0]}, of which a rank has a part, or that is not up to date there: let the "
-            "forward compute what the loss needs of it, or use one device, or replicas with zero=0 or 1"
-        )
-    feeding = strategy.feeding
-    for field, held in seen.readers:
-        subsets = field == "Job.lr_schedule" and strategy.dp > 1 and (strategy.zero == 1 or strategy.sync == "p2p")
-        elsewhere = field in ("Job.dataset", "Job.collate") and (feeding.workers or feeding.cached)
-        if partitioned or strategy.zero > 1 or subsets or elsewhere:
-            yield (
-                f"{field} holds {held}, of which a rank has a part, or that is not up to date there: let "
-                "the forward compute what it needs of it, or use one device, or replicas with zero=0, and workers=0"
-            )
-    if seen.data_carries and (strategy.devices > 1 or feeding.workers or feeding.cached):
-        yield (
-            "a sample that is read again, or its batch, differs, also under the same seeds, or stays as it was drawn "
-            "first, so that it depends on earlier reads, and ranks and workers read others than one process does: draw "
-            "from the global generators of torch, random or numpy, which are seeded by sample, in place of a generator "
-            "of the data set or of Job.collate, and keep nothing that was drawn in __getitem__; or use one device with "
-            "workers=0"
-        )
-    if seen.collate_carries and strategy.microbatches > 1:
-        yield (
-            "Job.collate keeps something from call to call, and is called for each microbatch here: let it go by its "
-            "samples alone, or use one device without microbatches"
-        )
-    if seen.data_follows == "others":
-        yield (
-            "__getitems__ of the data set gives other samples for several numbers than __getitem__ for each, so that a "
-            "sample depends on those that are read with it, and each part of a batch is read by itself: do in "
-            "Job.collate, or in the forward, what is done over samples"
-        )
-    if seen.data_follows == "worker" and feeding.workers:
-        yield (
-            "a sample, or its batch, differs in a worker of a loader, as torch.utils.data.get_worker_info() is asked "
-            "there, so that it depends on how many workers load: read the same in each worker, and draw from the "
-            "global generators of torch, random or numpy, which are seeded by sample; or use workers=0"
-        )
-    if seen.data_follows == "process" and (strategy.dp > 1 or feeding.workers):
-        yield (
-            "a sample, or its batch, depends on the number of the process that reads it (os.getpid), and each rank and "
-            "worker reads a part of the samples: draw from the global generators of torch, random or numpy, which are "
-            "seeded by sample; or use one device with workers=0"
-        )
-    if seen.own_generator and strategy.dp > 1:
-        yield (
-            "the forward or the loss draws from a generator that the job keeps, which is in the same state on "
-            "every replica, so that samples of several replicas would get the same draws: draw from the global "
-            "generator, which is seeded by rank, or use one device"
-        )
-    if seen.restarts and splits:
-        yield (
-            "each call of the forward or the loss seeds what it draws anew, so that samples of several parts of a "
-            "batch would get the same draws: draw from the global generator, which is seeded by Job.seed, or use one "
-            "device without microbatches"
-        )
-    weight = "" if seen.weight is None else seen.weight.tensor
-    if seen.changed_for_loss and (partitioned or (splits and weight in seen.changed_for_loss)):
-        yield (
-            f'the forward writes to "{seen.changed_for_loss[0]}" of the batch, which the loss reads, and here the rank '
-            "of the loss, or who counts what the loss is a mean over, has it as it was: copy it in the forward, or "
-            "write to it in Job.collate or in the loss"
-        )
-
-
-def _failing_part(seen: Behaviour, strategy: Strategy) -> str:
-    """Why the job would fail on a part of a batch; empty: it would not."""
-    if seen.failing and seen.last_unknown and strategy.dp * strategy.microbatches > 1:
-        sizes = {size for size, _ in seen.failing}
-        for last in range(1, seen.batches[0]):
-            if found := sizes & _parts(last, strategy):
-                how = next(how for size, how in seen.failing if size in found)
-                return (
-                    "the data is a stream that does not say how long it is, so that its last batch may have "
-                    f"{_samples(last)}, and the job fails on parts of {_samples(min(found))}: {how}; set "
-                    "Job.drop_last, or give the stream a __len__"
-                )
-    for size, how in seen.failing:
-        for batch in seen.batches:
-            if size in _parts(batch, strategy):
-                which = "a global batch" if batch == seen.batches[0] else "the last batch of an epoch"
-                parts = "" if size == batch else f"parts of {size} of "
-                return (
-                    f"the job fails on {parts}{which} of {batch}: {how}; use another global batch, other parts, or "
-                    "Job.drop_last where it is the last"
-                )
-    return ""
 
 
 def _samples(count: int) -> str:
