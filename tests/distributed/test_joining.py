@@ -9,16 +9,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.distributed.jobs import make_job
 from tests.distributed.own_loop import main
 from tests.distributed.reference import train_plainly
 from tests.forks.client import server
 from tests.forks.server import capture_all
 from tests.forks.world import run_world
+
+import trimaran
 
 ROOT = Path(__file__).parents[2]
 STEPS = 6
@@ -75,3 +79,40 @@ def test_ranks_between_the_ends_of_a_pipeline_get_empty_batches(tmp_path: Path) 
     run_in_forks(tmp_path, "unet_fp64", 3, processes=3)
     told = told_by(tmp_path, 3)
     assert [(rank["reads"], rank["parts"]) for rank in told] == [(True, 2), (False, 0), (True, 2)]
+
+
+def take_late(folder: str) -> None:
+    """A loop of one's own, whose loss has a term over the batch from its fourth call on."""
+    calls = 0
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        own = torch.nn.functional.cross_entropy(output, target)
+        return own + 0.5 * output.mean().square() if calls > 3 else own
+
+    data = torch.utils.data.TensorDataset(torch.randn(48, 6), torch.arange(48) % 3)
+    job = trimaran.Job(
+        model=lambda: torch.nn.Linear(6, 3),
+        loss=loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        dataset=lambda: data,
+        global_batch_size=8,
+    )
+    torch.manual_seed(1)
+    session, told = trimaran.init(job), ""
+    try:
+        for batch in session.batches():
+            session.step(batch)
+    except trimaran.TrimaranError as error:
+        told = error.code
+    (Path(folder) / f"{session.rank}.json").write_text(json.dumps({"told": told, "steps": session.steps}))
+    with suppress(trimaran.TrimaranError):
+        session.close()
+
+
+@pytest.mark.timeout(120)
+def test_what_begins_late_in_a_loop_is_noticed_at_the_next_power_of_two(tmp_path: Path) -> None:
+    """No trial is made of a loop: its steps 0, 1, 2, 4, ... are compared with one process."""
+    run_world(take_late, str(tmp_path), processes=2, folder=tmp_path)
+    assert [(one["told"], one["steps"]) for one in told_by(tmp_path, 2)] == [("verify.differs", 5)] * 2

@@ -1,6 +1,7 @@
 """Steps of the training itself, compared with one process: those whose number is a power of two, from the 8th on.
 
-Where a job has callbacks, which no trial calls, from the first on.
+Where a job has callbacks, which no trial calls, or a loop of the user's takes the steps, so that there is no trial,
+from the first on.
 
 A trial (`trial.trial`) takes six steps; what changes later, as by a callback, a count or the weights, is noticed within
 a factor two of the step.
@@ -106,16 +107,19 @@ class Watch:
         strategy: how
         world: this process's
         first: number of first steps that are compared too
+        tried: a trial has taken the first steps
 
     Attributes:
         verified: what was found so far: on the judge the figures, on every rank the reason why nothing more is compared
     """
 
-    def __init__(self, executor: Executor, job: Job, strategy: Strategy, world: World, *, first: int = 0) -> None:
+    def __init__(
+        self, executor: Executor, job: Job, strategy: Strategy, world: World, *, first: int = 0, tried: bool = True
+    ) -> None:
         self._executor, self._job, self._strategy, self._device = executor, job, strategy, world.device
         # A trial has not called what runs after a step.
-        self._begin = FIRST if job.on_step is None and job.on_epoch is None else 1
-        self._first, self._next, self._draws = first, 0 if first else self._begin, False
+        self._begin = FIRST if tried and job.on_step is None and job.on_epoch is None else 1
+        self._first, self._next, self._draws = first, self._begin if tried and not first else 0, False
         # Microbatches may be joined; None: it is not known yet.
         self._joins: bool | None = None
         self._rank = world.rank

@@ -668,17 +668,18 @@ class Session:
         self.stop_signal = stopping_code([number for (number,) in told])
         self.stopped = True
 
-    def watch(self, world: World, first: int = 0) -> Verified:
+    def watch(self, world: World, first: int = 0, *, tried: bool = True) -> Verified:
         """Compare steps of the training with one process from now on (`trial.watch`); every rank calls it.
 
         Args:
             world: this process's
             first: number of first steps that are compared too
+            tried: a trial has taken the first steps
 
         Returns:
             With the reason, where none can be.
         """
-        self._watch = Watch(self.executor, self.job, self.strategy, world, first=first)
+        self._watch = Watch(self.executor, self.job, self.strategy, world, first=first, tried=tried)
         return self._watch.verified
 
     @property
@@ -1163,7 +1164,8 @@ def init(
         gradient_noise: observe the noise scale of the gradients, for `Session.gradient_noise`, in one step out of this
             number (with 5 the run takes 1 to 3 % longer); 0: in none
         accept_inexact: go on where the plan would train something else than one process with the whole batch
-        verify: number of first steps to compare with one process, forked from rank 0; then steps 8, 16, 32, ... are too
+        verify: number of first steps to compare with one process, forked from rank 0; steps 0, 1, 2, 4, 8, ... are
+            compared in any case, where a plan has several ranks or microbatches, on CPUs
         on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, or "skip" its update
             on every rank; ten such steps in a row are an error too
         hang_timeout: how long a rank may wait for the others in a collective before it ends with an error that says for
@@ -1250,8 +1252,8 @@ def init(
         on_nan="skip" if on_nan == "skip" else "stop",
     )
     session.executor.know(seen)
-    if verify:
-        session.watch(world, first=verify)
+    if verify or (strategy.devices * strategy.microbatches > 1 and not (seen is not None and seen.accepted)):
+        session.watch(world, first=verify, tried=False)
     session._begin_loop()
     return session
 
