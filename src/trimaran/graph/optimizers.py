@@ -702,7 +702,11 @@ def _alike(found: Sequence[Sequence[torch.Tensor]], expected: Sequence[Sequence[
     return all(
         torch.equal(one, other)
         or torch.allclose(
-            one - old, other - former, rtol=1e-6, atol=1e-13 * (1 + float(other.abs().max())), equal_nan=True
+            one - old,
+            other - former,
+            rtol=1e-6,
+            atol=1e-13 * (1 + float(other.abs().nan_to_num(0.0, 0.0).max())),
+            equal_nan=True,
         )
         for (olds, now), (formers, then) in steps
         for old, one, former, other in zip(olds, now, formers, then, strict=True)

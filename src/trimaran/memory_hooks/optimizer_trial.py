@@ -144,7 +144,8 @@ def _try(optimizer: Optimizer, group: dict[str, Any], small: Callable[[Optimizer
 
     def taken(*, apart: bool) -> Trial:
         # `torch.manual_seed` would seed other GPUs, too.
-        for one in [torch.default_generator, *([torch.cuda.default_generators[like.get_device()]] * like.is_cuda)]:
+        on_gpu = [torch.cuda.default_generators[like.get_device()]] if like.is_cuda else []
+        for one in [torch.default_generator, *on_gpu]:
             one.manual_seed(0)
         trial = Trial(lambda given: small(optimizer, {**copy.deepcopy(options), "params": list(given)}), starts)
 
