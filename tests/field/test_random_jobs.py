@@ -29,7 +29,7 @@ ONCE_WRONG: dict[str, Recipe] = {
 
 REFUSED: dict[str, tuple[Recipe, str]] = {
     # Few batches take the way that others take.
-    "branch": (Recipe(blocks=("branch",), kinds=("dp2",)), "is applied to a value of the whole batch"),
+    "branch": (Recipe(blocks=("branch",), kinds=("dp2",)), "depends on values of the batch"),
     # 5 samples in 3 parts: batch norm would raise after two microbatches.
     "one_sample": (Recipe(blocks=("batch_norm",), batch=5, drop_last=True, kinds=("m3",)), "fails on parts of 1 "),
     "average": (Recipe(blocks=("average",), kinds=("dp2", "m2")), "changes the buffer"),
