@@ -11,6 +11,7 @@ difference that means something. Steps are the first two of an epoch and its las
 of the next epoch. Callbacks are not called.
 """
 
+import gc
 import os
 import pickle
 import signal
@@ -76,6 +77,8 @@ class Forked:
         self._process = os.fork()
         if self._process == 0:
             at_parents_death("SIGKILL")()
+            # What the parent has left to collect may wait for its threads, which are not here.
+            gc.freeze()
             self._connection.close()
             try:
                 _answer(theirs, lambda: work(theirs))
