@@ -358,7 +358,7 @@ class Session:
         metrics = {"loss": self.mean_loss}
         if self.stop_signal is None and self.strategy.is_stale and self.executor.asked:
             # It was heard while the last global batches were under way.
-            self._agree_to_stop()
+            self._stop_by(self._told_to_stop())
         if self.stop_signal is not None:
             return metrics
         self._callbacks.settle("end_epoch")
@@ -367,7 +367,7 @@ class Session:
             if self.executor.asked:
                 # The epoch is not over: who goes on from here ends it.
                 self._feed.epoch, self._feed.index = number, self._index
-                self._agree_to_stop()
+                self._stop_by(self._told_to_stop())
                 return metrics
             metrics["metric"] = scored
             if self.job.target is not None and metrics["metric"] >= self.job.target:
@@ -560,7 +560,7 @@ class Session:
             # The loss is that of an earlier global batch, or of none.
             counted = self.executor.settled
         self._count(loss, counted)
-        stops = self.executor.asked
+        told = self._told_to_stop() if self.executor.asked else []
         self._scored, self._untrained = None, False
         self._going_on, self._loaded = False, None
         if self._saver is not None and self._saver.pending:
@@ -571,8 +571,8 @@ class Session:
         if self.job.on_step is not None:
             self._check_constants()
         self._feed.follow()
-        if stops:
-            self._agree_to_stop()
+        if any(told):
+            self._stop_by(told)
         if self._ends_script:
             self._callbacks.watch()
         return loss
@@ -662,11 +662,12 @@ class Session:
             self._losses += loss * samples
             self._samples += samples
 
-    def _agree_to_stop(self) -> None:
-        """Stop by a signal that some rank has heard of; every rank calls it after the same step."""
-        told = self.executor.agreement.gather_integers([REQUESTS.stop], "a request to stop")
-        self.stop_signal = stopping_code([number for (number,) in told])
-        self.stopped = True
+    def _told_to_stop(self) -> list[int]:
+        """The signals that ranks have heard, 0: none; every rank calls it after the same step."""
+        return [number for (number,) in self.executor.agreement.gather_integers([REQUESTS.stop], "a request to stop")]
+
+    def _stop_by(self, told: list[int]) -> None:
+        self.stop_signal, self.stopped = stopping_code(told), True
 
     def watch(self, world: World, first: int = 0, *, tried: bool = True) -> Verified:
         """Compare steps of the training with one process from now on (`trial.watch`); every rank calls it.
