@@ -357,11 +357,10 @@ def test_segments_that_grow_are_played() -> None:
     }
 
 
-def _step_then(record: Record) -> StepThen:
+def _step_then() -> StepThen:
     """A second for each kernel and each MiB of a collective in a step with a change, 9 for what the host updates."""
 
-    def seconds(change: Change, on_host: bool) -> float:
-        then = change(record)
+    def seconds(change: Change, then: Record, on_host: bool) -> float:
         runs = sum(type(event) is Run for event in then.events)
         sent = sum(then.collectives[event.collective].nbytes for event in then.events if type(event) is Issue)
         return runs + sent / MIB + 9.0 * on_host
@@ -373,7 +372,7 @@ def test_remedies_that_are_enough_come_first_and_of_these_the_quickest() -> None
     """Each of three forwards and backwards is a kernel; each layer that is copied has one block, out and back."""
     tale = Tale(memory_bytes=CONTEXT + 680 * MIB)
     _training(tale, steps=2, launches=True)
-    found = memory_remedies(tale.record, step_then=_step_then(tale.record))
+    found = memory_remedies(tale.record, step_then=_step_then())
     assert {one.name: one.step_time_s for one in found if one.fits} == {
         "half the microbatch": 24.0,  # each of 12 twice
         "recompute layers.*": 18.0,
@@ -413,9 +412,9 @@ def test_a_forward_that_runs_again_repeats_its_own_collectives_and_gathers_no_pa
     tale.run("layers.0")
     tale.give(inner, out)
     tale.step()
-    seconds = _step_then(tale.record)
+    seconds = _step_then()
     found = {one.id: one for one in memory_remedies(tale.record, step_then=seconds)}
-    assert seconds(lambda record: record, False) == 3 + 2 * 10
+    assert seconds(lambda story: story.record, tale.record, False) == 3 + 2 * 10
     assert found["recompute"].step_time_s == 3 + 2 * 10 + 2 + 10
 
 
@@ -426,7 +425,7 @@ def test_a_smaller_microbatch_gathers_twice_and_sums_gradients_once() -> None:
     tale.part = "backward"
     tale.exchange("all_reduce", mib=1000, issued=True)
     tale.step()
-    found = {one.id: one for one in memory_remedies(tale.record, step_then=_step_then(tale.record))}
+    found = {one.id: one for one in memory_remedies(tale.record, step_then=_step_then())}
     assert found["smaller-microbatch"].step_time_s == 2 * 3 + 2 * 10 + 1000  # three backwards are kernels
 
 
@@ -457,7 +456,7 @@ def test_scores_of_classes_are_what_a_loss_in_chunks_saves(wide: str) -> None:
         tale.record.events.append(Run(len(tale.record.kernels) - 1, 0, 0, 0, tale.part))
         tale.take(rows * classes / MIB * {scores[0]: 2, scores[1]: item}.get(output, 1e-3))
     tale.step()
-    found = {one.id: one for one in memory_remedies(tale.record, step_then=_step_then(tale.record))}["chunked-loss"]
+    found = {one.id: one for one in memory_remedies(tale.record, step_then=_step_then())}["chunked-loss"]
     whole = rows * classes * (2 + 2 * item)
     assert found.saves_bytes == pytest.approx(whole * 7 / 8, rel=0.1)  # segments are at least 20 MiB
     # Each of five in eight parts, the three of the forward again, and seven sums of the weight's gradient.
