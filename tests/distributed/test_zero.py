@@ -101,7 +101,6 @@ def test_the_library_gathers_and_scatters_what_the_program_says(tmp_path: Path) 
 
 @pytest.mark.timeout(120)
 @pytest.mark.alone
-@pytest.mark.sweep
 def test_a_rank_holds_what_was_predicted(tmp_path: Path) -> None:
     """Parameters and state within 1 % between steps (biases are not counted), the most in a step within 6 %.
 

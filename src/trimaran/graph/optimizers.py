@@ -511,12 +511,14 @@ def stand_ins(
     """
     generator = torch.Generator().manual_seed(0)
     by_name = dict(parameters.named_parameters())
+    # For as long as this takes: tensors of it are no part of a training.
+    scales = functools.cache(_scales)
 
     def draw(like: torch.Tensor, step: int | None = None) -> torch.Tensor:
         side = max(2, int(elements ** (1 / max(1, like.ndim))))
         shape = tuple(min(size, side) for size in like.shape)
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
-        return marked((drawn if step is None else drawn * _scales(shape, step)).to(like.device), like)
+        return marked((drawn if step is None else drawn * scales(shape, step)).to(like.device), like)
 
     starts = [(name, draw(by_name[name])) for name in names]
     return starts, [
@@ -528,7 +530,6 @@ def stand_ins(
     ]
 
 
-@functools.cache
 def _scales(shape: tuple[int, ...], step: int) -> torch.Tensor:
     """What the gradient of a tensor is multiplied by: another number in each half of the first dim and of the second.
 
