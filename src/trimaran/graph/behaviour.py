@@ -200,7 +200,7 @@ class Behaviour:
         uneven_hooks: those of them whose hooks do not give the sum of what they give for parts of a gradient
         carried: values that the job keeps in Python, outside of buffers, and a step takes over from the one before it
         carried_by_model: those of them that the model has, or hooks on it
-        results: what the forward leaves in Python for a loss or a callback that reads it, or with a gradient
+        results: what the forward leaves in Python for a loss that reads it, or with a gradient
         in_loss: parts of the model that the loss holds
         tied: parameters that are one under several names
         dtypes: dtypes of parameters that are not that of the first trained one, each with the parameter

@@ -221,20 +221,18 @@ def make_optimizer(job: Job, parameters: Trained) -> Any:
     return optimizer
 
 
-def parts_of_update(job: Job, model: nn.Module) -> dict[str, Any]:
-    """What updates a model, by what it is called: its optimizer, made over parameters without values, and the schedule.
+def optimizer_without_values(job: Job, model: nn.Module) -> Any:
+    """The job's optimizer over parameters of the true shapes, which take no memory.
 
     Args:
-        job: makes them
+        job: makes it
         model: whose parameters are trained
 
     Raises:
-        InputError: the job fails to make its optimizer
+        InputError: the job fails to make it
     """
     with _trying(job, model):
-        made = _asked(job, trained_parameters(model)).optimizer
-    hooks = [one for name, kept in vars(made).items() if name.startswith("_optimizer_step_") for one in kept.values()]
-    return {"the optimizer": made, "a hook on its step": tuple(hooks), "the schedule": job.lr_schedule}
+        return _asked(job, trained_parameters(model)).optimizer
 
 
 def written_options(optimizer: Any) -> str:

@@ -12,8 +12,13 @@ from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
 from trimaran.features.training.rank import TrainOptions, parse_saving
-from trimaran.features.training.restarts import VISIBLE, Restarts, devices_left, gpus_left
+from trimaran.features.training.restarts import MOST_KINDS, VISIBLE, Restarts, devices_left, gpus_left, other_kind
 from trimaran.features.training.run_record import RunDirectory, RunRecord
+from trimaran.features.training.train import _Launching
+from trimaran.planner.pins import parse_pins
+from trimaran.program.strategy import Strategy
+from trimaran.trial.compare import DIFFERS
+from trimaran.trial.trial import TRIED
 
 
 def died(rank: int = 1, code: int = -signal.SIGKILL, step: int | None = 5) -> ExecutionError:
@@ -117,6 +122,53 @@ def test_gpus_that_are_lost_are_hidden_from_the_ranks_that_follow(monkeypatch: p
     assert devices_left(planned(3, "sxm"), 1, lambda: ["0", "2", "3"]) == 2
     assert os.environ[VISIBLE] == "0,3"
     assert devices_left(planned(2, "sxm"), None, list) == 0
+
+
+def differing(strategy: Strategy, *, search: Any = "alternatives", **pinned: Any) -> Any:
+    simulated = SimpleNamespace(plan=SimpleNamespace(strategy=strategy), search=search)
+    return SimpleNamespace(request=SimpleNamespace(pins=parse_pins(**pinned)), simulated=simulated)
+
+
+@pytest.mark.parametrize(
+    ("planned", "asked"),
+    [
+        (differing(Strategy(dp=2)), {"forbid": ("dp",), "microbatches": None}),
+        (differing(Strategy(dp=2, zero=3), forbid=["pp"]), {"forbid": ("pp", "zero"), "microbatches": None}),
+        (differing(Strategy(microbatches=4)), {"forbid": (), "microbatches": 1}),
+        (differing(Strategy(dp=2), microbatches=1), {"forbid": ("dp",), "microbatches": 1}),
+        # The user has given it, or a part of it, or a file.
+        (differing(Strategy(dp=2), dp=2), None),
+        (differing(Strategy(dp=2), allow=["dp"]), None),
+        (differing(Strategy(dp=2), search=None), None),
+    ],
+)
+def test_another_kind_is_asked_for_where_the_user_gave_none(planned: Any, asked: dict[str, Any] | None) -> None:
+    assert other_kind(planned) == asked
+
+
+@pytest.mark.parametrize("differ", [0, 2, MOST_KINDS + 1])
+def test_a_plan_that_a_trial_finds_to_differ_is_replaced_three_times_at_most(
+    differ: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders: list[str] = []
+
+    def launch(_: Any, planned: Any, restarted: int, folder: str) -> tuple[str, None]:
+        folders.append(folder)
+        if len(folders) <= differ:
+            raise ExecutionError("it differs", code=DIFFERS, **{TRIED: True})
+        return "done", None
+
+    plan = differing(Strategy(dp=2))
+    monkeypatch.setattr(_Launching, "_launch", launch)
+    monkeypatch.setattr(_Launching, "_plan_again", lambda _, planned, note, **asked: planned)
+    nothing: Any = SimpleNamespace(training=False)
+    launching = _Launching(run=nothing, notes=nothing, stopping=nothing, options=nothing, progress=nothing)
+    if differ > MOST_KINDS:
+        with pytest.raises(ExecutionError, match="it differs"):
+            launching.train(plan, Restarts(0))
+    else:
+        assert launching.train(plan, Restarts(0))[1:] == ("done", None)  # type: ignore[comparison-overlap]
+    assert folders == ["", *(f"plan-{number}" for number in range(1, min(differ, MOST_KINDS) + 1))]
 
 
 def test_without_a_gpu_none_is_left() -> None:

@@ -96,13 +96,13 @@ def recipe_of(plan: Plan) -> Recipe:
     if not plan.has_program:
         return recipe_of_degrees(plan)
     from trimaran.graph.capture.capture import capture
-    from trimaran.graph.optimizers import make_schedule, parts_of_update, takes_metric
+    from trimaran.graph.optimizers import make_schedule, optimizer_without_values, takes_metric
 
     job = JobSource(reference=plan.job, global_batch_size=plan.premises.global_batch_size).make()
     captured = capture(job)
     graph = captured.graph
     check_plan(plan, graph_digest=graph.digest)
-    schedule = make_schedule(job, parts_of_update(job, captured.model)["the optimizer"])
+    schedule = make_schedule(job, optimizer_without_values(job, captured.model))
     return recipe_of_plan(
         plan,
         graph,
