@@ -5,9 +5,11 @@ own files it was; the rest is shown where `TRIMARAN_DEBUG` is set.
 """
 
 import functools
+import itertools
 import os
 import re
 import signal
+import sys
 import sysconfig
 import traceback
 import types
@@ -120,6 +122,7 @@ def asking(what: str, *of: object) -> Iterator[None]:
     what = named(what, *of) or asked_always() or "the job"
     before = _asked.set(what)
     note_asked(what)
+    known = len(sys.modules)
     try:
         yield
     except BaseException as error:
@@ -127,8 +130,19 @@ def asking(what: str, *of: object) -> Iterator[None]:
             setattr(error, _ASKED, what)
         raise
     finally:
+        if len(sys.modules) > known:
+            _imported.update(dict.fromkeys(itertools.islice(sys.modules, known, None)))
         _asked.reset(before)
         note_asked(_asked.get())
+
+
+_imported: dict[str, None] = {}
+
+
+def imported_packages() -> tuple[str, ...]:
+    """The modules of installed packages that were imported while code of the user's was asked, in that order."""
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in _imported}
+    return tuple(name for name, file in files.items() if file and _INSTALLED.intersection(Path(file).parts))
 
 
 @contextmanager

@@ -18,9 +18,11 @@ The run directory: everything about one run, in files that outlive it.
 Files are written whole or not at all: next to their place first, then renamed. `metrics.jsonl` grows line by line.
 """
 
+import importlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -485,12 +487,19 @@ def try_rank(
     options: TrainOptions,
     use: ParameterUse | None = None,
     *_: Any,
+    packages: Sequence[str] = (),
 ) -> "Verified":
-    """The trial of a plan, before a rank trains by it; as `train_rank`."""
-    # What a rank needs is imported once: its child has it.
+    """The trial of a plan, before a rank trains by it; as `train_rank`, and with packages that the job imports."""
+    # What a rank needs is imported once: its children have it.
     import trimaran.features.training.session  # noqa: F401
     from trimaran.launch.hangs import OTHER_S
     from trimaran.trial.trial import STEPS, try_plan
+    from trimaran.user_code.alone import alone
+
+    with alone():
+        for name in packages:
+            with suppress(Exception):  # the job says it better
+                importlib.import_module(name)
 
     def make() -> Job:
         return weighed(source.make(), behaviour, splits=splits_batches(plan.strategy))

@@ -34,7 +34,7 @@ from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_nam
 from trimaran.base.system import needs_linux
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_bytes
-from trimaran.base.user_errors import summary
+from trimaran.base.user_errors import imported_packages, summary
 from trimaran.checkpoint_files.commit import Store
 from trimaran.features.training.memory import with_memory_plan
 from trimaran.features.training.rank import (
@@ -441,7 +441,7 @@ class _Launching:
                 link=simulated.link,
                 hang=limits,
                 timeout_s=collective_timeout(limits),
-                beforehand=try_rank if untried == "" else None,
+                beforehand=partial(try_rank, packages=imported_packages()) if untried == "" else None,
             )
         result: RankResult = results[0]
         # A rank that lost another knows less of it than that one.
