@@ -50,6 +50,12 @@ class Callbacks:
             print(f"epoch {epoch}: {metrics}")
             save_file(self.average, FOLDER / "average.safetensors")
 
+    def state_dict(self) -> dict[str, object]:
+        return {"average": self.average}
+
+    def load_state_dict(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
+        self.average = state["average"]
+
     def log(self, session: trimaran.Session, step: int, metrics: dict[str, float]) -> None:
         if session.rank == 0:
             FOLDER.mkdir(exist_ok=True)
@@ -69,4 +75,5 @@ def make_job() -> trimaran.Job:
         epochs=2,
         on_step=callbacks.on_step,
         on_epoch=callbacks.on_epoch,
+        state=[callbacks],  # a checkpoint has it
     )

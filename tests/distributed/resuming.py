@@ -65,9 +65,22 @@ class Halves:
     moved: int | None
 
 
+class Kept:
+    """An object of `Job.state`."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {"large": torch.zeros(10_000), "steps": 0}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
 def open_session(world: World, run: Run, on_nan: OnNan = "stop") -> Session:
     """The session of a run."""
-    job, made = make_job(run.job), captured(run.job)
+    job, made = replace(make_job(run.job), state=[Kept()]), captured(run.job)
     strategy = fitted(run, made.graph).fit(made.graph)
     batch = full_batch(job.global_batch_size, strategy)
     return Session(
@@ -128,6 +141,7 @@ def _cut(world: World, cut: Cut, folder: Path) -> Halves:
     before = [*take_steps(first, cut.at)]
     assert before == losses[: cut.at]
     first.carried["best"] = (0.5, "of rank 0")
+    first.job.state[0].state = {"large": torch.arange(10_000), "steps": cut.at}
     made = first.save_checkpoint(folder, wait=cut.waits)
     assert (made is not None) == cut.waits
     # What is saved is that of the moment, whatever comes then.
@@ -138,6 +152,9 @@ def _cut(world: World, cut: Cut, folder: Path) -> Halves:
     second.load_checkpoint(folder)
     assert second.steps == cut.at
     assert second.carried == {"best": (0.5, "of rank 0")}
+    kept = second.job.state[0].state
+    assert kept["steps"] == cut.at
+    assert torch.equal(kept["large"], torch.arange(10_000))
     resumed = [*take_steps(second, cut.run.steps)]
     found = Halves(
         losses=losses,

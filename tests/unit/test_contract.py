@@ -51,11 +51,8 @@ PATCHES = {"rehearsal", "memory_hooks", "measure"}
 """Rooms that replace functions of torch for what they are: a simulated device, memory plans, an observer."""
 
 STILL_ASSIGNING = {
-    "features/training/callbacks.py",
     "graph/capture/export.py",
-    "graph/examine.py",
     "runtime/data/workers.py",
-    "user_code/model.py",
 }
 
 

@@ -8,7 +8,7 @@ import functools
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -65,6 +65,8 @@ _NUMBERS: Mapping[str, tuple[type[Any], str, float, float]] = {
     "target": (numbers.Real, "a number", -math.inf, math.inf),
     "clip_norm": (numbers.Real, "a positive number", 5e-324, math.inf),
 }
+
+_STATEFUL = ("state_dict", "load_state_dict")
 
 _OTHERWISE = {
     "batch": "global_batch_size",
@@ -130,6 +132,15 @@ def _check(name: str, value: Any) -> None:
         kind, what, least, most = _NUMBERS[name]
         if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= most:
             raise InputError(f"Job.{name} must be {what}, got {value!r}", value=value)
+    if name == "state":
+        objects = value if isinstance(value, list | tuple) else [value]
+        wrong = [one for one in objects if not all(callable(getattr(one, of, None)) for of in _STATEFUL)]
+        if wrong or objects is not value:
+            raise InputError(
+                f"Job.state must be a list of objects with state_dict() and load_state_dict(state), got "
+                f"{_brief(wrong[0] if wrong else value)}",
+                code="job.state",
+            )
     if name == "drop_last" and not isinstance(value, bool):
         raise InputError(f"Job.drop_last must be True or False, got {value!r}", value=value)
     if name == "name" and not isinstance(value, str):
@@ -181,9 +192,9 @@ class Job:
 
     A plan trains what one process trains, or is refused, for jobs that keep six points: `model`, `optimizer` and
     `dataset` make the same thing on every rank under `seed`; the loss is a mean over samples, or says its weight; what
-    must survive a restart is in the model, the optimizer or the schedule; callbacks go by the step and the metrics, and
-    use `session.model` only where it is whole; data are a `Dataset`, or a stream, which resumes by `state_dict`; a
-    metric that is no mean over samples is computed over gathered outputs.
+    must survive a restart is in the model, the optimizer, the schedule or `state`; callbacks go by the step and the
+    metrics, and use `session.model` only where it is whole; data are a `Dataset`, or a stream, which resumes by
+    `state_dict`; a metric that is no mean over samples is computed over gathered outputs.
 
     Attributes:
         model: makes the model; called after the seed is set, so that every rank makes the same one
@@ -221,6 +232,8 @@ class Job:
             `{"loss": float}`, with "metric" where there is an evaluation
         loss_weight: from a batch, what its loss is a mean over, where that is not its samples: for a loss over tokens
             `lambda batch: (batch["labels"] != -100).sum()`; None: found out, from a few batches of the training data
+        state: objects with `state_dict` and `load_state_dict`, such as an average of the weights that `on_step` keeps:
+            a checkpoint has their states, which are the same on every rank, and a training that goes on gives them back
 
     Raises:
         InputError: a field is missing, unknown, of a wrong kind or out of range
@@ -247,6 +260,7 @@ class Job:
     on_step: "Callable[[Any, int, dict[str, float]], None] | None" = None
     on_epoch: "Callable[[Any, int, dict[str, float]], None] | None" = None
     loss_weight: Callable[[Any], Any] | None = None
+    state: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         precision = parse_precision(self.precision, known=JOB_PRECISIONS, what="Job.precision")

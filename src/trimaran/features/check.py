@@ -307,9 +307,7 @@ def _samples(job: Job, of: Behaviour) -> Seen:
         (job.sampler is not None, "in the order of Job.sampler"),
         (of.data_draws and not of.data_carries, "the data set draws: a sample differs when it is read again"),
         (of.data_carries, "the data set carries state: a sample differs when it is read again under the same seeds"),
-        (of.data_follows == "others", "a sample depends on those that are read with it (__getitems__)"),
-        (of.data_follows == "worker", "the data set asks which worker of a loader reads (get_worker_info)"),
-        (of.data_follows == "process", "the data set asks for the number of the process that reads (os.getpid)"),
+        (of.read_together, "a sample depends on those that are read with it (__getitems__)"),
         (of.collate_draws, "Job.collate draws: each part of a batch has its own draws, as of mixup another share"),
         (of.left_out, f"Job.collate leaves samples out, {of.left_out} of those that were read"),
     )

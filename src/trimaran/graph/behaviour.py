@@ -162,8 +162,7 @@ class Behaviour:
         collate_carries: a batch of the same samples differs under the same seeds, as the collate keeps something
         moved: what gives another value for the same samples under the same seeds, by what no look can put back, such
             as an iterator; empty: nothing
-        data_follows: what a batch depends on besides its samples: those that are read with them (`__getitems__`), or of
-            the process that reads it that it is a worker of a loader (`get_worker_info`), or its number; empty: nothing
+        read_together: a sample depends on those that are read with it (`__getitems__`)
         collate_draws: a batch that is made twice of the same samples differs
         sliceable: the first dim of every tensor of a batch counts its samples
         others: names of what a batch holds besides tensors
@@ -233,7 +232,7 @@ class Behaviour:
     data_carries: bool = False
     collate_carries: bool = False
     moved: str = ""
-    data_follows: Literal["", "others", "worker", "process"] = ""
+    read_together: bool = False
     collate_draws: bool = False
     sliceable: bool = True
     others: tuple[str, ...] = ()

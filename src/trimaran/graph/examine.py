@@ -72,7 +72,7 @@ from trimaran.graph.optimizers import (
     parameter_names,
     trained_parameters,
 )
-from trimaran.user_code.alone import alone
+from trimaran.user_code.alone import alone, among_ranks, is_hidden
 from trimaran.user_code.batches import (
     SUMMED,
     are_sliceable,
@@ -215,7 +215,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     with ExitStack() as stack:
         for part in (model, *modules_of(job.loss)):
             stack.enter_context(untouched(part))
-        contexts = (quiet(), uncompiled(), torch.enable_grad(), _as_one_process())
+        contexts = (quiet(), uncompiled(), torch.enable_grad(), alone())
         for context in contexts:
             stack.enter_context(context)
         begin_training(model)
@@ -385,7 +385,7 @@ def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
         data_carries=carries,
         collate_carries=collating in ("kept", "moved"),
         moved="Job.collate" if collating == "moved" else "",
-        data_follows="" if follows == "rank" else follows,
+        read_together=follows == "others",
         follows_ranks="Job.dataset or Job.collate" if follows == "rank" else found.follows_ranks,
     )
 
@@ -1413,8 +1413,7 @@ class _Examination:
         context = nullcontext() if self._double else precision_context(job, device_of(model))
         try:
             with (
-                self._promoting(), WithoutBatchEffects(coupled), coupled, coupled.on_hosts(),
-                _noting_inner_backwards(self), context,
+                self._promoting(), WithoutBatchEffects(coupled), coupled, coupled.on_hosts(), context,
             ):  # fmt: skip
                 output = call_model(job, model, batch)
                 by_forward = _written(batch, before) if isinstance(batch, Mapping) else []
@@ -1443,6 +1442,7 @@ class _Examination:
         self.generates |= coupled.generates or self._ends.setdefault(began, ended) != ended
         self._parted |= coupled.parted
         self.draws |= coupled.drew
+        self.inner |= coupled.inner
         self.uncoupled |= coupled.lost
         self.communicated |= coupled.communicated
         self.mixed |= coupled.mixed
@@ -1857,7 +1857,7 @@ class _Examination:
         size = max(2, LOOKED_AT // ranks)
         numbers = [number % self._samples.count for number in range(ranks * size)]
         drawn = Draws()
-        with _as_one_process():
+        with alone():
             run = self._pass(self._batch(numbers), drawn)
         self._put_back()
         own = slice(rank * size, (rank + 1) * size)
@@ -1936,9 +1936,6 @@ def _near(one: float, other: float, tolerance: float) -> bool:
     return abs(one - other) <= tolerance * max(1.0, abs(other)) or not math.isfinite(other)
 
 
-_IS_INITIALIZED = dist.is_initialized
-
-
 def _holders(job: Job, model: nn.Module) -> dict[str, Any]:
     """What may keep values in Python, by what it is called."""
     named = {path or "the model": module for path, module in model.named_modules()}
@@ -1996,26 +1993,11 @@ def parts_in_loss(loss: Any, model: nn.Module) -> tuple[str, ...]:
     return tuple(name for name in dict.fromkeys(found) if name is not None)
 
 
-def _as_one_process() -> AbstractContextManager[None]:
-    """For code that asks torch.distributed before it gathers."""
-    return _asking(lambda: False)
-
-
-@contextmanager
-def _asking(answer: Callable[[], bool]) -> Iterator[None]:
-    asked = dist.is_initialized
-    dist.is_initialized = answer
-    try:
-        yield
-    finally:
-        dist.is_initialized = asked
-
-
 @contextmanager
 def _among_ranks() -> Iterator[None]:
     """Tell who asks that this is the second of two ranks; what is sent between them nobody sends."""
-    if dist.group.WORLD is not None:
-        with _asking(_IS_INITIALIZED):
+    if is_hidden():
+        with among_ranks():
             yield
         return
     told = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
@@ -2025,8 +2007,7 @@ def _among_ranks() -> Iterator[None]:
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
     os.environ.update(told)
     try:
-        with _asking(_IS_INITIALIZED):
-            yield
+        yield
     finally:
         for name, value in before.items():
             if value is None:
@@ -2048,22 +2029,6 @@ def _is_label(name: str) -> bool:
 
 def _is_norm(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm)
-
-
-@contextmanager
-def _noting_inner_backwards(examination: _Examination) -> Iterator[None]:
-    """Note whether gradients are computed inside."""
-    grad = torch.autograd.grad
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        examination.inner = True
-        return grad(*args, **kwargs)
-
-    torch.autograd.grad = noted
-    try:
-        yield
-    finally:
-        torch.autograd.grad = grad
 
 
 def _losses_called(job: Job, model: nn.Module, batch: Any, *, double: bool) -> list[LossCall]:

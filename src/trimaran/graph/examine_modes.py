@@ -209,7 +209,7 @@ class Coupled(TorchDispatchMode):
         """Of each operation, its name, what it made, and the line of the user's code."""
         self._draws, self._bound, self._next, self._others = draws, bound, 0, others
         self.drew = self.lost = self.mixed = self.communicated = self.reads = self.selects = False
-        self.own = self.generates = False
+        self.own = self.generates = self.inner = False
         """Something is drawn from a generator of the job; a part draws from it what the whole draws otherwise."""
         self.states: list[int] = []
         """Of the generator of each draw, before it; 0: it drew nothing, as attention without dropout."""
@@ -464,6 +464,8 @@ class WithoutBatchEffects(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
+        if func is torch.autograd.grad and self._coupled is not None:
+            self._coupled.inner = True
         if name == "one_hot" and self._coupled is not None and (*args, *kwargs.values())[1:]:
             return self._coupled.checking(func, args, kwargs)
         if name in _DROPOUTS:

@@ -308,24 +308,10 @@ _OTHERWISE = (
         "let it go by its samples alone, or use one device without microbatches",
     ),
     Row(
-        lambda seen, kind: seen.data_follows == "others",
+        lambda seen, kind: seen.read_together,
         "__getitems__ of the data set gives other samples for several numbers than __getitem__ for each, so that a "
         "sample depends on those that are read with it, and each part of a batch is read by itself",
         "do in Job.collate, or in the forward, what is done over samples",
-    ),
-    Row(
-        lambda seen, kind: kind.workers and seen.data_follows == "worker",
-        "a sample, or its batch, differs in a worker of a loader, as torch.utils.data.get_worker_info() is asked "
-        "there, so that it depends on how many workers load",
-        "read the same in each worker, and draw from the global generators of torch, random or numpy, which are seeded "
-        "by sample; or use workers=0",
-    ),
-    Row(
-        lambda seen, kind: (kind.replicas or kind.workers) and seen.data_follows == "process",
-        "a sample, or its batch, depends on the number of the process that reads it (os.getpid), and each rank and "
-        "worker reads a part of the samples",
-        "draw from the global generators of torch, random or numpy, which are seeded by sample; or use one device with "
-        "workers=0",
     ),
     Row(
         lambda seen, kind: kind.replicas and seen.own_generator,

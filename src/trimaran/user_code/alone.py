@@ -30,16 +30,39 @@ def forget_ranks() -> dict[str, str]:
     return told
 
 
+_hidden: list[tuple[dist.ProcessGroup, dict[str, str]]] = []
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """What code sees that `python train.py` runs: no group, no ranks."""
     group = dist.group.WORLD
     told = forget_ranks()
     if group is not None:
+        _hidden.append((group, told))
         distributed_c10d._update_default_pg(None)
     try:
         yield
     finally:
         if group is not None:
+            _hidden.pop()
             distributed_c10d._update_default_pg(group)
         os.environ.update(told)
+
+
+def is_hidden() -> bool:
+    """Whether this process is one of several, and is alone at the moment."""
+    return bool(_hidden)
+
+
+@contextmanager
+def among_ranks() -> Iterator[None]:
+    """Within `alone`: the group and the variables that are hidden there."""
+    group, told = _hidden[-1]
+    distributed_c10d._update_default_pg(group)
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        forget_ranks()
+        distributed_c10d._update_default_pg(None)

@@ -30,7 +30,7 @@ import sys
 import types
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
@@ -113,6 +113,7 @@ class HeldState:
     Args:
         roots: modules, functions and objects of the user's, by what they are called
         undoable: keep what `put_back` needs
+        without: objects that are left out, with what they hold
 
     Example:
         >>> held = HeldState({"the loss": functools.partial(print, numbers := [1])})
@@ -125,8 +126,8 @@ class HeldState:
         [1]
     """
 
-    def __init__(self, roots: Mapping[str, Any], *, undoable: bool = True) -> None:
-        self._roots = dict(roots)
+    def __init__(self, roots: Mapping[str, Any], *, undoable: bool = True, without: Sequence[Any] = ()) -> None:
+        self._roots, self._without = dict(roots), without
         self._undo: Undo = []
         for _ in self._walk(self._undo) if undoable else ():
             pass
@@ -205,6 +206,7 @@ class HeldState:
         self, undo: Undo | None, *, parts: bool = False, functions: bool = False, met: set[int] | None = None
     ) -> Iterator[_Entry]:
         met = set() if met is None else met
+        met.update(map(id, self._without))
         left = (nn.Module, nn.Parameter, *_GENERATORS) if functions else _NO_VALUES
         named: Counter[str] = Counter()
         for name, root in self._roots.items():

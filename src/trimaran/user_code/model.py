@@ -25,7 +25,6 @@ import functools
 import io
 import itertools
 import logging
-import os
 import sys
 import threading
 import time
@@ -42,7 +41,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
-from torch.utils.data._utils import worker as torch_worker
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
@@ -326,7 +324,7 @@ def cast_model(job: Job, model: nn.Module) -> nn.Module:
     return model.double() if job.precision == "fp64" else model
 
 
-Follows = Literal["", "rank", "others", "worker", "process"]
+Follows = Literal["", "rank", "others"]
 """What a batch depends on besides its samples."""
 
 
@@ -505,7 +503,7 @@ class Samples:
             return copied_sample(_tensors_and_numbers(self._drawn(number)))
 
     def follows(self, among_ranks: Callable[[], AbstractContextManager[None]]) -> Follows:
-        """What a batch depends on besides its samples: those that are read with them, or the process that reads it.
+        """What a batch depends on besides its samples: those that are read with them, or that there are ranks.
 
         Args:
             among_ranks: tells who asks that this is one of several ranks
@@ -513,17 +511,7 @@ class Samples:
         if not self._alike_elsewhere(among_ranks()):
             self._held.put_back()
             return "rank"
-        if self.stream:
-            return ""
-        if self._differ_together():
-            return "others"
-        try:
-            if self._alike_elsewhere(_elsewhere(self.dataset, worker=True, process=True)):
-                return ""
-            alike = self._alike_elsewhere(_elsewhere(self.dataset, worker=False, process=True))
-            return "worker" if alike else "process"
-        finally:
-            self._held.put_back()
+        return "others" if not self.stream and self._differ_together() else ""
 
     def _differ_together(self) -> bool:
         """Whether `__getitems__` gives other samples for several numbers than `__getitem__` for each."""
@@ -597,21 +585,6 @@ class Samples:
         """A sample that is the same in every batch, and on every rank, although reading it may draw."""
         seed_host(hash((self._job.seed, number)) % 2**32)
         return self._read(number)
-
-
-@contextmanager
-def _elsewhere(dataset: Any, *, worker: bool, process: bool) -> Iterator[None]:
-    """Tell who asks that this is the second of two workers of a loader, or another process."""
-    info, number = torch_worker._worker_info, os.getpid
-    try:
-        if worker:
-            told = torch_worker.WorkerInfo(id=1, num_workers=2, seed=1, dataset=dataset)
-            torch_worker._worker_info = told
-        if process:
-            os.getpid = lambda: number() + 1
-        yield
-    finally:
-        torch_worker._worker_info, os.getpid = info, number
 
 
 def _tensors_and_numbers(sample: Any) -> list[Any]:

@@ -94,6 +94,59 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float], 
     return folder, losses, state
 
 
+class Average:
+    """Of the weights, by a callback: more elements than a plain value may have, and a count of another type."""
+
+    def __init__(self) -> None:
+        self.weights: dict[str, torch.Tensor] = {}
+        self.steps = (0, "steps")
+
+    def on_step(self, session: Any, step: int, metrics: dict[str, float]) -> None:
+        for name, one in session.model.named_parameters():
+            self.weights.setdefault(name, one.detach().clone()).lerp_(one.detach(), 0.5)
+        self.steps = (step + 1, "steps")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": self.weights, "steps": self.steps, "of": [nn.Linear(2, 1).state_dict()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weights, self.steps = state["weights"], state["steps"]
+
+
+def averaging(**fields: Any) -> tuple[Job, Average]:
+    average = Average()
+    model = functools.partial(nn.Sequential, nn.Linear(3, 9000), nn.Linear(9000, 1))
+    return make_job(**{"model": model, "on_step": average.on_step, "state": [average], **fields}), average
+
+
+def test_objects_with_a_state_go_on_where_they_were(tmp_path: Path) -> None:
+    job, average = averaging()
+    with session_of(job) as session:
+        take_steps(session, 3)
+        session.save_checkpoint(tmp_path)
+        state = session.state_dict()
+        expected = {name: one.clone() for name, one in average.weights.items()}
+        take_steps(session, 2)
+    for load in (lambda session: session.load_checkpoint(tmp_path), lambda session: session.load_state_dict(state)):
+        job, then = averaging()
+        with session_of(job) as session:
+            load(session)
+            assert then.steps == (3, "steps")
+            assert session.notes == ()
+            assert all(torch.equal(then.weights[name], one) for name, one in expected.items())
+            take_steps(session, 2)
+        assert all(torch.equal(then.weights[name], one) for name, one in average.weights.items())
+    job, _ = averaging(state=[Average(), Average()])
+    with session_of(job) as session, raises("checkpoint.other-state", match="1 objects of Job.state"):
+        session.load_checkpoint(tmp_path)
+
+
+def test_what_has_no_state_is_no_state_of_a_job() -> None:
+    for wrong in (Average(), [Average(), 3]):
+        with raises("job.state", match="state_dict"):
+            make_job(state=wrong)
+
+
 def test_it_goes_on_from_files_and_from_memory(saved: tuple[Path, list[float], bytes]) -> None:
     folder, losses, state = saved
     for load in (

@@ -147,27 +147,6 @@ def test_a_backward_of_what_a_step_returns_is_told_that_the_step_has_done_it(cap
     assert "mean loss as a number" in capsys.readouterr().err
 
 
-def test_gradients_that_a_step_has_left_none_of_are_not_clipped_without_a_word() -> None:
-    """`clip_grad_norm_` after the step found no gradients, and returned 0."""
-    clip = nn.utils.clip_grad_norm_
-
-    with trimaran.init(JOB) as session:
-        session.step(next(session.batches()))
-        with raises("session.clips-after-step", match="Job.clip_norm"):
-            clip(session.model.parameters(), 1.0)
-        clip(nn.Linear(2, 2).parameters(), 1.0)
-
-    def on_step(session: Any, *_: Any) -> None:
-        clip(session.model.parameters(), 1.0)
-
-    with trimaran.init(dataclasses.replace(JOB, on_step=on_step)) as session:
-        parameters = [*session.model.parameters()]
-        batch = next(session.batches())
-        with raises("session.clips-after-step", match="Job.on_step"):
-            session.step(batch)
-    clip(parameters, 1.0)
-
-
 def test_another_optimizer_of_the_loop_is_told_that_it_changes_nothing() -> None:
     """A loop that kept its own optimizer trained by that of the job, at its rate, without a word."""
     with trimaran.init(JOB) as session:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, get_worker_info
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
@@ -919,31 +919,6 @@ class AsksWhere(Dataset[Any]):
         return torch.full((6,), index + self.where(), dtype=torch.float64), index % 3
 
 
-def worker_number() -> float:
-    info = get_worker_info()
-    return 0.0 if info is None else 1.0 + info.id
-
-
-@pytest.mark.parametrize(
-    ("where", "follows", "with_workers", "with_replicas"),
-    [
-        (lambda: 0.0, "", False, False),
-        (lambda: torch.rand(()).item(), "", False, False),
-        (worker_number, "worker", True, False),
-        (lambda: os.getpid() % 7.0, "process", True, True),
-    ],
-)
-def test_samples_that_differ_by_who_reads_them_are_refused_there(
-    where: Callable[[], float], follows: str, with_workers: bool, with_replicas: bool
-) -> None:
-    seen = look(make_job(dataset=lambda: AsksWhere(where)))
-    assert seen.data_follows == follows
-    assert objection(seen, Strategy()) is None
-    assert (objection(seen, Strategy(feeding=Feeding(workers=2))) is not None) == with_workers
-    assert (objection(seen, Strategy(dp=2)) is not None) == with_replicas
-    assert get_worker_info() is None
-
-
 class ChangesLate(AsksWhere):
     """Other samples after twenty reads."""
 
@@ -1419,7 +1394,7 @@ class Together(Dataset[Any]):
 
 def test_samples_that_depend_on_those_that_are_read_with_them_are_refused() -> None:
     seen = look(make_job(dataset=Together))
-    assert seen.data_follows == "others"
+    assert seen.read_together
     assert "__getitems__" in (objection(seen, Strategy()) or "")
     assert objection(look(make_job(dataset=lambda: Subset(make_data(), range(20)))), Strategy()) is None
 

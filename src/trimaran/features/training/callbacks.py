@@ -28,7 +28,6 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.utils import clip_grad
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trimaran.base.errors import InputError, TrimaranError
@@ -142,12 +141,12 @@ class Callbacks:
         self._identities = {id(one) for one in self._parameters}
         self._trained = [one.requires_grad for one in self._parameters]
         named = {f"Job.{name}": getattr(job, name) for name in ("on_step", "on_epoch")}
-        self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
+        called = {name: one for name, one in named.items() if one is not None}
+        self._held = HeldState(called, undoable=False, without=job.state)
         modules = {path or "the model": one for path, one in executor.model.named_modules()}
         self._in_model = HeldState(modules, undoable=False)
         self._refusing = ExitStack()
         self._refuse_own_steps()
-        self._refuse_clipping()
         self._refuse_states()
         # Those in which the last step of a loop has ended, as the loop may evaluate when it saves.
         self._modes_after = self._modes()
@@ -592,32 +591,6 @@ class Callbacks:
             self._ever_stepped |= self._stepped
 
         self._refusing.callback(register_optimizer_step_pre_hook(look).remove)
-
-    def _refuse_clipping(self) -> None:
-        """Have torch refuse to clip gradients that a step has left none of, outside of steps."""
-        before: Any = getattr(clip_grad, "_clip_grads_with_norm_", None)
-        if before is None:
-            return
-
-        def clip(parameters: Any, *arguments: Any, **keywords: Any) -> Any:
-            held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            own = self._running is not None and any(id(one) in self._identities for one in held)
-            if own and all(one.grad is None for one in held):
-                raise InputError(
-                    f"{self.who} clips gradients of session.model, and session.step(batch), which does forward, "
-                    "backward and update, has left none: nothing would be clipped. Set Job.clip_norm, the largest "
-                    "global norm; or, on one device or under replicas, clip by a hook of the optimizer that "
-                    "Job.optimizer makes (register_step_pre_hook)",
-                    code="session.clips-after-step",
-                )
-            return before(held, *arguments, **keywords)
-
-        def forget() -> None:
-            if vars(clip_grad).get("_clip_grads_with_norm_") is clip:
-                vars(clip_grad)["_clip_grads_with_norm_"] = before
-
-        vars(clip_grad)["_clip_grads_with_norm_"] = clip
-        self._refusing.callback(forget)
 
     def _refuse_states(self) -> None:
         """Have the optimizer refuse to give the user its state, or to take one, where a rank's is not that of all."""

@@ -972,8 +972,8 @@ class Session:
             notes = (
                 *notes,
                 f"callbacks of the job, or its loop, had changed {format_some([*kept])}, which no checkpoint has: here "
-                "it is as at the start. What the training needs of it, put into session.carried or into a buffer of "
-                "the model",
+                "it is as at the start. What the training needs of it, give as Job.state, or put into a buffer of the "
+                "model",
             )
         self._notes = tuple(dict.fromkeys((*self._notes, *notes)))
         # A loop may register them again when it has loaded the checkpoint.

@@ -61,6 +61,7 @@ from trimaran.graph.optimizers import Trained, marked, parameter_groups, trained
 from trimaran.graph.trace.storages import dtype_of
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import IN_LINE, Strategy
+from trimaran.runtime.checkpoint import job_state
 from trimaran.runtime.checkpoint.recovered import Changed
 from trimaran.runtime.communication.channels import raise_first
 from trimaran.runtime.communication.compression import Codec
@@ -111,6 +112,7 @@ class _Said(NamedTuple):
     made: "_Options"
     extra: Any
     values: dict[str, dict[str, Any]]
+    state: list[Any]
 
 
 class _Options(NamedTuple):
@@ -269,8 +271,8 @@ class TrainingState:
         with self._agreement.alike("what is saved"):
             if not self._checked:
                 self.check()
-            here, values = self._here()
-            said = _Said(self._options(), self._made, self._extra(), values)
+            here, values, state = self._here()
+            said = _Said(self._options(), self._made, self._extra(), values, state)
             if len(said.options.groups) > len(self._made.groups) > 0:
                 raise InputError(
                     "a group of parameters was added to the optimizer, and a training that goes on from a checkpoint "
@@ -337,8 +339,8 @@ class TrainingState:
         }
         return sum(size * (3 if kind == "parameter" else 1) for (kind, _), size in sizes.items())
 
-    def _here(self) -> tuple[dict[What, _Here], dict[str, dict[str, Any]]]:
-        """What this rank has: tensors, and what its optimizer keeps that is none, by parameter and key."""
+    def _here(self) -> tuple[dict[What, _Here], dict[str, dict[str, Any]], list[Any]]:
+        """What this rank has: tensors; what its optimizer keeps that is none, by parameter and key; and `Job.state`."""
         found: dict[What, _Here] = {}
         values: dict[str, dict[str, Any]] = {}
 
@@ -362,7 +364,10 @@ class TrainingState:
                 shared[id(one.parameter)] = one.name, one.tensor, one.sharing
                 self._add_compressed(one, add)
         add(("random", f"rank{self._world.rank}", ""), self._random())
-        return found, values
+        tensors, state = job_state.take(self._job.state)
+        for what, tensor in tensors.items():
+            add(what, tensor, first=True)
+        return found, values, state
 
     def _add_compressed(self, held: Held, add: Callable[..., None]) -> None:
         if self._codec is None or held.parameter is None or held.tensor is None:
@@ -415,6 +420,7 @@ class TrainingState:
                 "the same on every rank: train on one device, or without saving",
                 code="checkpoint.unlike-optimizers",
             )
+        job_state.check_alike([one.state for one in heard])
         optimizer: dict[str, dict[str, Any]] = {}
         for one in heard:
             for name, state in one.values.items():
@@ -428,6 +434,7 @@ class TrainingState:
             if self._scaler is None
             else {"state": encode(self._scaler.scaler.state_dict(), "the scaler"), "skipped": self._scaler.skipped},
             "compression": None if self._codec is None else encode(self._codec.figures(), "the compression"),
+            "state": heard[0].state,
         }
 
     def _about(self) -> dict[str, Any]:
@@ -552,7 +559,12 @@ class TrainingState:
         random = ("random", f"rank{self._world.rank}", "")
         if same and random in table:
             wants.append(Want(random, torch.empty(table[random].shape, dtype=torch.uint8)))
+        for what, entry in table.items() if self._job.state else ():
+            if what[0] == job_state.KIND:
+                wants.append(Want(what, torch.empty(entry.shape, dtype=dtype_named(entry.dtype, source))))
         fill(wants, table)
+        kept = {want.what: want.target for want in wants if want.what[0] == job_state.KIND}
+        job_state.put_back(self._job.state, plain.get("state", []), kept, source)
         self._load_optimizer(states, options, plain, source)
         if self._scaler is not None and plain["scaler"]:
             self._scaler.scaler.load_state_dict(decode(plain["scaler"]["state"], source))
@@ -593,6 +605,7 @@ class TrainingState:
             self._check_job(plain, source)
             self._check_model(table, source)
             self._check_trained(plain, source, check_refit)
+            job_state.check_objects(self._job.state, plain.get("state", []), source)
             options = self._own_groups(plain, source)
             states = self._own_states(held, table, plain, source)
             lost, notes = self._own_residuals(held, table, plain)
