@@ -617,8 +617,6 @@ class _Examination:
             reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
         if reduction == "batch" and (self.draws or self.host_draws):
             splits, (reduction, weight, apart, in_turn) = self._drawn_alike(splits, tolerance)
-        if max(apart, in_turn) <= tolerance < (bent := self._apart_of_backward(splits[0], reduction, weight)):
-            reduction, weight, apart, in_turn = "batch", None, bent, bent
         self._failing += self._emptied(found.batches)
         if weight is not None:
             each = float(weight(splits[0].whole)) / sum(splits[0].sizes)
@@ -1392,9 +1390,8 @@ class _Examination:
         drawn: Draws,
         bound: tuple[int, int, int] | None = None,
         seed: int = 0,
-        start: float = 1.0,
     ) -> _Pass:
-        """Forward, loss and backward, which starts with a number."""
+        """Forward, loss and backward."""
         job, model = self._job, self._work
         held = [one for part in modules_of(job.loss) for one in part.parameters()]
         saved = [(one, one.grad) for one in (*self._trained, *held)]
@@ -1429,7 +1426,7 @@ class _Examination:
                 # torch's that is called under these modes would leave.
                 with self._promoting(), WithoutBatchEffects(), coupled, coupled.on_hosts():
                     _engine_run_backward(
-                        (total,), (torch.full_like(total, start),), False, False, (), allow_unreachable=True,
+                        (total,), (torch.ones_like(total),), False, False, (), allow_unreachable=True,
                         accumulate_grad=True,
                     )  # fmt: skip
             gradients = [None if one.grad is None else kept_gradient(one.grad) for one in self._trained]
@@ -1754,38 +1751,6 @@ class _Examination:
             worst = max(worst, difference / max(scale + floor, 1e-30) if math.isfinite(difference) else math.inf)
         return worst
 
-    def _apart_of_backward(self, split: _Split, reduction: Reduction, weight: Weight | None) -> float:
-        """How far gradients of parts are from the whole where a backward begins with a very large or small one.
-
-        A hook, or a backward of the user's, may clamp gradients that are larger than those of a look: by the norm of
-        the batch, or by values that are divided by all weights in the end.
-        """
-        if reduction in ("batch", "unknown") or not self._double or self.mixed or len(split.parts) < 2:
-            return 0.0
-        scales, whole_scale = self._scales(split, split.apart, reduction, weight)
-        # Sums are divided in the end; and means by how much of a batch counts, as a share of what is usual.
-        each = {round(scale * sum(split.sizes) / size, 9) for scale, size in zip(scales, split.sizes, strict=True)}
-        later = {"pair": scales[0], "mean": 1.0, "sum": 1.0}.get(reduction, 1.25 if len(each) > 1 else 1.0)
-        worst = 0.0
-        for factor in (2.0**20, 2.0**-20):
-            if not later or time.process_time() - self._started_s > SECONDS:
-                break
-            drawn = Draws(split.sizes)
-            self._put_back()
-            run = self._pass(copied_batch(split.whole), drawn, start=factor * whole_scale)
-            straight = [None if one is None else one * (factor * whole_scale) for one in split.run.gradients]
-            if _far([straight], run.gradients) > self.tolerance:
-                starts = [0, *itertools.accumulate(split.sizes)]
-                bounds = [(start, stop, starts[-1]) for start, stop in itertools.pairwise(starts)]
-                parts = []
-                for part, bound, scale in zip(split.parts, bounds, scales, strict=True):
-                    self._put_back()
-                    made = self._pass(copied_batch(part), drawn, bound, start=factor * scale / later)
-                    parts.append([None if one is None else one * later for one in made.gradients])
-                worst = max(worst, _far(parts, run.gradients))
-        self._put_back()
-        return worst
-
     def _buffer_difference(self, split: _Split, passes: list[_Pass]) -> float:
         """1 where buffers end with other values than after the whole, else 0."""
         ends = passes[-1:] if passes is split.in_turn and passes is not split.apart else passes
@@ -1915,21 +1880,6 @@ _NOTED = (
     "written", "changed", "results", "foreign", "_ends", "_parted", "_restarted", "_changed_for_loss",
 )  # fmt: skip
 """What passes note of the job."""
-
-
-def _far(parts: Sequence[Sequence[Tensor | None]], whole: Sequence[Tensor | None]) -> float:
-    """How far gradients of parts, added up, are from those of the whole, of the largest."""
-    most = max((largest(one) for one in whole if one is not None), default=0.0)
-    if not math.isfinite(most):
-        return 0.0
-    found = 0.0
-    for place, gradient in enumerate(whole):
-        made = (one[place] for one in parts)
-        have = [one for one in made if one is not None]
-        if gradient is not None and have and gradient.numel():
-            difference = largest_difference(summed(have), gradient)
-            found = max(found, difference / max(largest(gradient) + 1e-6 * most, 1e-300))
-    return found
 
 
 def _near(one: float, other: float, tolerance: float) -> bool:

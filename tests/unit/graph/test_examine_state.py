@@ -1644,41 +1644,6 @@ def test_attention_without_dropout_draws_nothing() -> None:
     assert (seen.draws, seen.reduction) == (False, "batch")
 
 
-class Held(nn.Module):
-    """A hook on an activation, which does something where gradients are larger than those of a look."""
-
-    def __init__(self, hook: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.first, self.last, self.hook = nn.Linear(6, 8), nn.Linear(8, 3), hook
-
-    def forward(self, x: Tensor) -> Any:
-        hidden = torch.tanh(self.first(x))
-        if hidden.requires_grad:
-            hidden.register_hook(self.hook)
-        return self.last(hidden)
-
-
-@pytest.mark.parametrize(
-    ("hook", "parts"),
-    [
-        (lambda one: one.clamp(-50.0, 50.0), True),
-        (lambda one: one * (50.0 / one.norm(dim=1, keepdim=True).clamp(min=50.0)), True),
-        (lambda one: one * (50.0 / one.norm().clamp(min=50.0)), False),
-    ],
-    ids=["by value", "by sample", "by the norm of the batch"],
-)
-def test_gradients_that_are_clamped_in_a_backward_are_those_of_the_whole_batch(hook: Any, parts: bool) -> None:
-    """Such a step comes late, and then each rank clamped by its own samples, or sums that were not divided yet."""
-
-    def summed(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        counts = target != 0
-        return functional.cross_entropy(output, target, ignore_index=0, reduction="sum"), counts.sum()
-
-    refused_of_mean = refused(make_job(model=lambda: Held(hook))).keys() & {*REPLICAS, *MICROBATCHES}
-    assert refused_of_mean == (set() if parts else REPLICAS | MICROBATCHES)
-    assert refused(make_job(model=lambda: Held(hook), loss=summed)).keys() >= REPLICAS | MICROBATCHES
-
-
 def hardest(output: Tensor, target: Tensor, *, most: int) -> Tensor:
     return functional.cross_entropy(output, target, reduction="none").topk(most).values.mean()
 
