@@ -21,6 +21,7 @@ name, so that runs do not collide.
 """
 
 import contextlib
+import mmap
 import os
 import pickle
 import queue
@@ -32,6 +33,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any
@@ -42,7 +44,7 @@ from trimaran.base.processes import Process
 from trimaran.base.signals import held_back, leaving
 from trimaran.base.system import at_parents_death, needs_linux
 from trimaran.base.user_errors import refuse_training
-from trimaran.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
+from trimaran.launch.activity import PAGE, Note, Stacks, memory_bytes, opened, stacks_of
 from trimaran.launch.failures import Failure, find_cause, to_error
 from trimaran.launch.hangs import HangLimits, Watch
 from trimaran.launch.memory import Killings, Limit, group_limit
@@ -113,15 +115,20 @@ class _Rank:
     process: Process
     connection: Connection
     log: Path
+    page: mmap.mmap | None = None
+    calls: int | None = None
+    unseen: bool = False
     answered: bool = False
-    before_bytes: int = 0
-    resident_bytes: int = 0
     result: Any = field(default=None)
     failure: Failure | None = None
 
     @property
     def finished(self) -> bool:
         return self.answered or self.failure is not None
+
+    @property
+    def note(self) -> Note:
+        return Note() if self.page is None else Note.read(self.page)
 
 
 def launch(
@@ -204,7 +211,8 @@ def launch(
                 ))  # fmt: skip
             watch = None
             if hang is not None:
-                watch = Watch([rank.process.pid for rank in started], hang, time.monotonic())
+                pids = [rank.process.pid for rank in started]
+                watch = Watch(pids, hang, time.monotonic(), partial(_ask_threads, started))
             _listen(started, on_event, on_quiet, commands, watch, keeps_logs=log_dir is not None)
             _let_go(started)
             return [rank.result for rank in started]
@@ -344,9 +352,9 @@ def _listen(
     if failures:
         cause = find_cause(failures)
         limit = _limit(ranks, cause.rank) if Killings.so_far().since(killed) else None
-        seen = None if watch is None else watch.seen(cause.rank)
-        if cause.steps is None and seen is not None:
-            cause = replace(cause, steps=seen.steps, asked=seen.asked)
+        if cause.steps is None and ranks[cause.rank].page is not None:
+            note = ranks[cause.rank].note
+            cause = replace(cause, steps=note.steps, asked=note.asked)
         raise to_error(cause, ranks[cause.rank].log, kept=keeps_logs, killed_for_memory=limit)
 
 
@@ -356,28 +364,38 @@ def _limit(ranks: Sequence[_Rank], rank: int) -> Limit | None:
     if found is None:
         return None
     name, nbytes = found
-    before = memory_bytes()[0] + sum(one.before_bytes for one in ranks)
+    before = memory_bytes()[0] + sum(one.note.before_bytes for one in ranks)
     return Limit(
         name=f"{name}, of which each of {len(ranks)} ranks has its share",
         nbytes=nbytes // len(ranks),
-        used_bytes=ranks[rank].resident_bytes,
+        used_bytes=ranks[rank].note.resident_bytes,
         before_bytes=before // len(ranks),
     )
 
 
 def _look(watch: Watch, ranks: Sequence[_Rank]) -> None:
-    """Ask ranks that do not get on where they are, and end the launch where that takes too long.
+    """End the launch where its ranks do not get on for too long.
 
     Raises:
         ExecutionError: it names the rank that holds the others up
     """
+    if any(rank.unseen for rank in ranks):
+        return
     now = time.monotonic()
-    numbers = [rank.number for rank in ranks]
-    asked = watch.to_ask(numbers, now)
-    _tell([rank for rank in ranks if rank.number in asked], STACKS, None)
-    found = watch.judge(numbers, now)
+    for rank in ranks:
+        watch.hear(rank.number, rank.note, now)
+    found = watch.look([rank.number for rank in ranks], now)
     if found is not None:
         raise found
+
+
+def _ask_threads(ranks: Sequence[_Rank], numbers: Sequence[int]) -> Mapping[int, Stacks]:
+    asked = {
+        number: (ranks[number].process.pid, calls, (ranks[number].process.pid, *ranks[number].note.threads))
+        for number in numbers
+        if (calls := ranks[number].calls) is not None
+    }
+    return stacks_of(asked)
 
 
 def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None, watch: Watch | None) -> None:
@@ -387,16 +405,11 @@ def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None, watch: 
     except (EOFError, OSError):
         rank.failure = Failure(rank=rank.number, exit_code=_exit_code(rank))
         return
-    if kind == BEAT:
-        rank.before_bytes, rank.resident_bytes = value.before_bytes, value.resident_bytes
-        if watch is not None:
-            watch.hear(rank.number, value, time.monotonic())
-    elif kind == PAGE:
-        if watch is not None:
-            watch.read(rank.number, open_page(rank.process.pid, value))
-    elif kind == STACKS:
-        if watch is not None:
-            watch.answer(rank.number, value)
+    if kind == PAGE:
+        try:
+            rank.page, rank.calls = opened(rank.process.pid, *value)
+        except OSError:
+            rank.unseen = True
     elif kind == "event":
         if watch is not None:
             watch.moved(rank.number, time.monotonic())
@@ -436,6 +449,8 @@ def _end(ranks: Sequence[_Rank]) -> None:
     for rank in ranks:
         rank.process.wait()
         rank.connection.close()
+        if rank.calls is not None:
+            os.close(rank.calls)
 
 
 def _exit_code(rank: _Rank) -> int:

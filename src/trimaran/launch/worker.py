@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 from trimaran.base.files import given_from_here
 from trimaran.base.system import reason_of
-from trimaran.launch.activity import ACTIVITY, BEAT, PAGE, STACKS, memory_bytes, send_beats, stacks_of
+from trimaran.launch.activity import ACTIVITY, PAGE, memory_bytes
 from trimaran.launch.failures import to_failure
 from trimaran.launch.stop_requests import REQUESTS
 from trimaran.launch.supervise import ALL_ANSWERED, Request
@@ -148,22 +148,15 @@ def main(descriptor: int, folder: str) -> NoReturn:
     REQUESTS.told = partial(_pass_on, parent)
     REQUESTS.open()
     parent.listen("stop", REQUESTS.ask_to_stop)
-    parent.listen(STACKS, lambda _: parent.send(STACKS, stacks_of()))
     threading.Thread(target=parent.watch, args=(folder,), daemon=True).start()
-    page = ACTIVITY.share()
-    if page is not None:
-        parent.send(PAGE, page)
-    done = threading.Event()
-    threading.Thread(target=send_beats, args=(partial(parent.send, BEAT), done), daemon=True).start()
+    parent.send(PAGE, ACTIVITY.share())
     try:
         result = _work(request, folder, parent)
-        done.set()
         parent.send("result", result)
     except BaseException as error:  # noqa: BLE001 whatever it is, the parent must hear of it
         traceback.print_exc()
         with contextlib.suppress(OSError):
             _send_failure(parent, request.rank, error)
-    done.set()
     # The others may still need what this rank holds open. Where a rank has failed, the parent ends all.
     parent.all_answered.wait()
     leave_world()

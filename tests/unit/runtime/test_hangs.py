@@ -1,9 +1,15 @@
 """Who holds the others up, and how long that may take; with a clock that is given."""
 
-import mmap
+import functools
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimaran.base.errors import ExecutionError
-from trimaran.launch.activity import PAGE_BYTES, STEP, Activity, Beat, Stacks, Wait, stacks_of
+from trimaran.launch.activity import ACTIVITY, STEP, Activity, Note, Stacks, opened, stacks_of
 from trimaran.launch.hangs import (
     LEAST_S,
     MEDIANS,
@@ -40,13 +46,15 @@ def beat(
     ranks: tuple[int, ...] = (),
     entered: tuple[str, ...] = (),
     steps_begun: int | None = None,
-) -> Beat:
-    return Beat(
+) -> Note:
+    return Note(
         phase=phase,
         steps=steps,
         doing="0F0",
+        written=f"{phase} {steps}".encode(),
         started=started,
-        waits=Wait(what=waits, ranks=ranks, step=steps) if waits else None,
+        waits=waits,
+        ranks=ranks,
         entered=entered if not waits or waits in entered else (*entered, waits),
         steps_begun=steps + 1 if steps_begun is None else steps_begun,
     )
@@ -58,24 +66,24 @@ class Ranks:
     def __init__(self, count: int, limits: HangLimits) -> None:
         self.now = 100.0
         self.count = count
-        self.watch = Watch([AT] * count, limits, self.now)
-        self.beats: dict[int, Beat] = {}
+        self.watch = Watch([AT] * count, limits, self.now, self.ask)
+        self.beats: dict[int, Note] = {}
         self.stacks = dict.fromkeys(range(count), COMPUTES)
         self.asked = 0
         self.steps = 0
 
+    def ask(self, ranks: Sequence[int]) -> dict[int, Stacks]:
+        self.asked += len(ranks)
+        return {rank: stacks for rank, stacks in self.stacks.items() if rank in ranks}
+
     def pass_time(self, seconds: float) -> ExecutionError | None:
-        """Look every half a second, hear a beat each second, and answer when asked; the error, where there is one."""
+        """Look every half a second, with a beat each second; the error, where there is one."""
         end = self.now + seconds
         while self.now < end:
             self.now += 0.5
-            for rank, last in self.beats.items():
-                self.watch.hear(rank, last, self.now)
-            for rank in self.watch.to_ask(range(self.count), self.now):
-                self.asked += 1
-                if rank in self.stacks:
-                    self.watch.answer(rank, self.stacks[rank])
-            found = self.watch.judge(range(self.count), self.now)
+            for rank, note in self.beats.items():
+                self.watch.hear(rank, replace(note, beats=int(self.now)), self.now)
+            found = self.watch.look(range(self.count), self.now)
             if found is not None:
                 return found
         return None
@@ -108,29 +116,6 @@ def test_a_pause_that_a_step_has_made_before_is_no_hang_when_it_comes_again() ->
     ranks.take_steps(12, 1.0)
     assert ranks.pass_time(25.0 * PAUSES - 5.0) is None
     assert ranks.pass_time(15.0) is not None
-
-
-def test_a_pause_that_is_first_seen_to_end_on_the_page_is_learned() -> None:
-    """A page is looked at ten times a second, so that its change comes before the beat."""
-    ranks = Ranks(2, HangLimits())
-    pages = [mmap.mmap(-1, PAGE_BYTES) for _ in range(2)]
-    notes = [Activity() for _ in range(2)]
-    for rank, (page, note) in enumerate(zip(pages, notes, strict=True)):
-        note.page = page
-        ranks.watch.read(rank, page)
-    for steps in range(12):
-        for note in notes:
-            note.steps, note.phase = steps, STEP
-        ranks.take_steps(1, 1.0)
-    assert ranks.pass_time(25.0) is None
-    for note in notes:
-        note.steps, note.phase = 12, STEP
-    assert ranks.pass_time(0.5) is None
-    ranks.take_steps(1, 1.0)
-    assert ranks.pass_time(25.0 * PAUSES - 5.0) is None
-    found = ranks.pass_time(15.0)
-    assert found is not None
-    assert found.figures["limit_s"] == pytest.approx(25.0 * PAUSES, rel=0.1)
 
 
 def test_what_others_wait_for_outside_a_step_is_no_pause_of_a_step() -> None:
@@ -170,14 +155,23 @@ def test_a_later_step_that_compiles_again_may_take_long_too(step_s: float | None
     assert found.figures["ranks"] == [1]
 
 
+def stacks_here(thread: int) -> Stacks:
+    return stacks_of({0: (AT, calls_of_this_process(), (thread,))})[0]
+
+
+@functools.cache
+def calls_of_this_process() -> int:
+    return opened(AT, *ACTIVITY.share())[1]
+
+
 def test_a_thread_in_torch_compile_is_seen_there_and_not_in_what_it_compiled() -> None:
     seen: dict[str, Stacks] = {}
 
     def backend(module: Any, _: object) -> Any:
-        seen["compiling"] = stacks_of(threading.get_native_id())
+        seen["compiling"] = stacks_here(threading.get_native_id())
 
         def run(*arguments: Any) -> Any:
-            seen["running"] = stacks_of(threading.get_native_id())
+            seen["running"] = stacks_here(threading.get_native_id())
             return module.forward(*arguments)
 
         return run
@@ -204,13 +198,61 @@ def test_a_thread_is_looked_at_while_it_runs() -> None:
         while not numbers:
             time.sleep(0.001)
         for _ in range(5):
-            found = stacks_of(numbers[0])
+            found = stacks_here(numbers[0])
             assert any("in run_on" in line for line in found.lines)
             assert found.innermost
     finally:
         done.set()
         thread.join()
-    assert stacks_of(numbers[0]).innermost == ()
+    assert stacks_here(numbers[0]).innermost == ()
+
+
+NOTES = """
+import os, sys, threading, time
+from trimaran.launch.activity import ACTIVITY
+print(*ACTIVITY.share(), flush=True)
+def elsewhere():
+    time.sleep(60)
+threading.Thread(target=elsewhere, name="other", daemon=True).start()
+ACTIVITY.steps, ACTIVITY.phase = 7, "step"
+with ACTIVITY.waiting("0AR#b0", (0, 2)):
+    time.sleep(60)
+"""
+
+
+def test_what_another_process_does_is_seen_while_it_runs_and_after_it_was_killed(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(NOTES)
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        page, calls = opened(process.pid, *map(int, process.stdout.readline().split()))
+        end = time.monotonic() + 30
+        while not Note.read(page).threads and time.monotonic() < end:
+            time.sleep(0.05)
+        note = Note.read(page)
+        assert (note.phase, note.steps, note.steps_begun, note.waits) == (STEP, 7, 1, "0AR#b0")
+        assert (list(note.ranks), list(note.entered)) == ([0, 2], ["0AR#b0"])
+        assert note.resident_bytes > 2**20
+        stacks = stacks_of({3: (process.pid, calls, (process.pid, *note.threads))})[3]
+        assert any("in elsewhere" in line for line in stacks.lines)
+        process.send_signal(signal.SIGSTOP)
+        assert stacks_of({3: (process.pid, calls, (process.pid,))})[3] == Stacks()
+    finally:
+        process.kill()
+        process.communicate()
+    assert Note.read(page).steps == 7
+    os.close(calls)
+
+
+def test_beats_of_any_length_stand_on_the_page_whole() -> None:
+    activity = Activity()
+    activity.begun = [f"0AR#b{number}" for number in range(10_000)]
+    activity.waits = ("0AR#b9999", ())
+    for beats in range(3):
+        activity.write(beats)
+        assert Note.read(activity.page).beats == beats
+        assert "0AR#b9999" in Note.read(activity.page).entered
 
 
 def test_the_first_steps_may_take_as_long_as_anything_else() -> None:
@@ -274,13 +316,14 @@ def test_a_rank_that_goes_on_after_it_was_asked_is_no_hang() -> None:
     ranks = Ranks(2, HangLimits(step_s=5.0))
     ranks.take_steps(5, 1.0)
     del ranks.stacks[1]
-    assert ranks.pass_time(5.5) is None
+    ranks.beats[1] = beat(1000, steps=5, phase="evaluation")
+    assert ranks.pass_time(20.0) is None
     assert ranks.asked
     ranks.beats = {rank: beat(5000, steps=5) for rank in range(2)}
     assert ranks.pass_time(4.0) is None
 
 
-def stuck(count: int, beats: dict[int, Beat], stacks: dict[int, Stacks]) -> ExecutionError:
+def stuck(count: int, beats: dict[int, Note], stacks: dict[int, Stacks]) -> ExecutionError:
     ranks = Ranks(count, HangLimits(step_s=5.0))
     ranks.take_steps(10, 1.0)
     ranks.beats = beats
