@@ -116,7 +116,7 @@ def test_too_little_room_is_noticed_before_planning(start: Start, disk: Path) ->
 
 
 def test_a_disk_that_fills_ends_no_training_and_loses_no_weights(start: Start, disk: Path, tmp_path: Path) -> None:
-    """Logs are lost, and so may be reports; room for the weights and the last note was taken at the start."""
+    """Weights go elsewhere, and all that is lost is named; what was written before stays as it was, whole."""
     counter = tmp_path / "counter"
     run = start("talkative", "--runs", str(disk / "runs"), fault=counter)
     run.wait_for(counter.exists, "step")
@@ -130,13 +130,14 @@ def test_a_disk_that_fills_ends_no_training_and_loses_no_weights(start: Start, d
     assert "Traceback" not in errors
     assert "checkpoints: the state after step" in errors
     assert "logs/rank0.log: what the rank printed from then on is lost: No space left on device" in errors
+    assert "run.json: " in errors
     folder = run_of(disk / "runs")
-    make_model().load_state_dict(load_file(folder / "model.safetensors"))
-    note = json.loads((folder / "run.json").read_text())
-    assert note["status"] == "stopped"
-    assert "logs/rank0.log" in note["not_written"]
+    weights = run.folder / f"{folder.name}-model.safetensors"
+    assert f"THE WEIGHTS ARE IN {weights}" in errors
+    make_model().load_state_dict(load_file(weights))
+    assert json.loads((folder / "run.json").read_text())["status"] == "running"
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [row["epoch"] for row in rows] == list(range(1, note["epoch"]))
+    assert [row["epoch"] for row in rows] == list(range(1, len(rows) + 1))
     assert run.left() == []
 
 

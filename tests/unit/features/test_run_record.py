@@ -14,7 +14,6 @@ from tests.raising import raises
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.base.files import given_from_here, read_bytes, write_whole
 from trimaran.features.training.run_record import (
-    Reserve,
     RunDirectory,
     RunRecord,
     Stopped,
@@ -47,7 +46,7 @@ def test_weights_are_written_where_the_current_directory_is_gone(
     if absolute:
         run.path.mkdir()
     weights = {"w": torch.arange(4.0)}
-    path, problem = save_weights(weights, run, Reserve(tmp_path, 0))
+    path, problem = save_weights(weights, run)
     assert path == (run.model if absolute else tmp_path / "run-model.safetensors")
     assert bool(problem) != absolute
     assert torch.equal(load_file(path)["w"], weights["w"])

@@ -32,7 +32,7 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_count, format_some, parse_seconds, whole_number
-from trimaran.features.training.run_record import Reserve, RunDirectory, Stopped, save_weights
+from trimaran.features.training.run_record import RunDirectory, Stopped, save_weights
 from trimaran.graph.behaviour import Behaviour, WholeMetric, weighed
 from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
@@ -321,7 +321,6 @@ def train_rank(
     run: Path,
     options: TrainOptions,
     use: ParameterUse | None = None,
-    weights_bytes: int = 0,
     again: bool = False,
     watches: bool = False,
     tried: "Verified | None" = None,
@@ -337,13 +336,12 @@ def train_rank(
         run: run directory
         options: how it trains
         use: which parameters get a gradient; None: as the executor finds
-        weights_bytes: room that rank 0 keeps free for the weights [bytes]
         again: ranks were started before: go on from the last checkpoint of the run, where there is one
         watches: compare some of its steps with one process, where the trial of the plan could
         tried: what came of that; None: ranks were started before
 
     Raises:
-        EnvironmentProblem: there is no room for the weights, or for a checkpoint
+        EnvironmentProblem: there is no room for a checkpoint
         InputError: the state could not be saved exactly, or there is none to go on from
     """
     from trimaran.launch.activity import ACTIVITY
@@ -360,7 +358,6 @@ def train_rank(
         if unwatched and world.rank == 0:
             world.report({"verified": f"later steps are not verified: {unwatched}"})
     directory = RunDirectory(path=run)
-    reserve = Reserve(run, weights_bytes if world.rank == 0 else 0)
     if options.saving is not None:
         session.check_saving(directory.checkpoints)
     with ACTIVITY.during("loading a checkpoint"):
@@ -410,7 +407,7 @@ def train_rank(
     session.close()
     if world.rank != 0:
         return RankResult(verified=tried)
-    saved, unsaved = save_weights(final, directory, reserve)
+    saved, unsaved = save_weights(final, directory)
     return RankResult(
         steps=steps,
         checkpoint=checkpoint,

@@ -1,17 +1,14 @@
 """What a run notes of itself in its directory, while the disk fills, or the directory goes.
 
 A training does not end because a note of it cannot be written: what could not be is kept in memory, is written as soon
-as that works again, and is said at the end, with an exit code that is not 0. Weights come first: their room is taken on
-the disk before the training (`Reserve`), and where they cannot be written into the run directory even so, they go into
-the current directory, or into that of temporary files (`save_weights`).
+as that works again, and is said at the end, with an exit code that is not 0. Weights that cannot be written into the
+run directory go into the current one, or into that of temporary files (`save_weights`).
 
 `run.json` names the process of a run. So a run that ended without a word, by SIGKILL or with its machine, is told from
 one that runs (`read_status`).
 """
 
 import contextlib
-import ctypes
-import errno
 import json
 import os
 import platform
@@ -35,7 +32,6 @@ from trimaran.base.files import (
     looked_at,
     read_bytes,
     shown_path,
-    unfinished,
     write_whole,
 )
 from trimaran.base.secrets import masked, without_secrets
@@ -53,9 +49,6 @@ SCHEMA_VERSION = 1
 
 OTHER_FILES_BYTES = 4 * 2**20
 """Room for what a run writes besides its weights: plan, program, logs, timelines [bytes]."""
-
-LAST_NOTE_BYTES = 2**16
-"""Room for `run.json` at the end of a run [bytes]."""
 
 LONGEST_REASON = 300
 """Of a restart, as `run.json` has it [characters]."""
@@ -206,7 +199,6 @@ class RunRecord:
         self.problems: dict[str, str] = {}
         self._run = run
         self._facts: dict[str, object] = {}
-        self._reserve = Reserve(run.path, 0)
         self._rows: list[str] = []
         self._epochs: list[object] = []
         self._written = 0
@@ -225,7 +217,6 @@ class RunRecord:
             EnvironmentProblem: it cannot be written
         """
         process = {"host": socket.gethostname(), "pid": os.getpid(), "started": process_start(os.getpid())}
-        self._reserve = Reserve(self._run.path, LAST_NOTE_BYTES)
         self._facts = {"status": "running", "job": job, "strategy": strategy, "command": command_line()}
         self._facts |= {"started_at": _now(), "process": process}
         if resumed is not None:
@@ -422,7 +413,6 @@ class RunRecord:
         self._written = len(self._rows)
 
     def _end(self, status: Status, **facts: object) -> None:
-        self._reserve.free()
         self._facts |= {"status": status, "finished_at": _now(), **facts}
         if self.problems:
             self._facts["not_written"] = dict(self.problems)
@@ -558,89 +548,39 @@ def check_runs(parent: Path | None, nbytes: int | None = None) -> None:
             path=str(folder),
         ) from error
     if nbytes is not None:
-        needed, free = nbytes + OTHER_FILES_BYTES, _free_bytes(there)
+        needed = nbytes + OTHER_FILES_BYTES
+        try:
+            free = shutil.disk_usage(there).free
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"the room on the disk of {shown_path(there)} cannot be found out: {reason_of(error)}. Give another "
+                "folder: --runs FOLDER",
+                code="run.unknown-room",
+                path=str(there),
+            ) from error
         if free < needed:
-            raise _no_room(folder, needed, free)
+            raise EnvironmentProblem(
+                f"{shown_path(folder)} has {format_bytes(free)} free, and the run writes about {format_bytes(needed)}: "
+                "its weights, logs and timelines. Free some, or give another folder: --runs FOLDER",
+                code="run.no-space",
+                path=str(folder),
+                needed_bytes=needed,
+                free_bytes=free,
+            )
 
 
-def _free_bytes(folder: Path) -> int:
-    """Room on the disk of a folder [bytes].
-
-    Raises:
-        EnvironmentProblem: it cannot be found out
-    """
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the room on the disk of {shown_path(folder)} cannot be found out: {reason_of(error)}. Give another "
-            "folder: --runs FOLDER",
-            code="run.unknown-room",
-            path=str(folder),
-        ) from error
-
-
-def _no_room(folder: Path, needed: int, free: int) -> EnvironmentProblem:
-    return EnvironmentProblem(
-        f"{shown_path(folder)} has {format_bytes(free)} free, and the run writes about {format_bytes(needed)}: its "
-        "weights, logs and timelines. Free some, or give another folder: --runs FOLDER",
-        code="run.no-space",
-        path=str(folder),
-        needed_bytes=needed,
-        free_bytes=free,
-    )
-
-
-class Reserve:
-    """Room on the disk of a folder, taken by a file that has no name: it is gone with this process, however that ends.
-
-    Where the file system cannot take room ahead, nothing is taken.
-
-    Args:
-        folder: where
-        nbytes: how much [bytes]
-
-    Raises:
-        EnvironmentProblem: there is not as much
-    """
-
-    def __init__(self, folder: Path, nbytes: int) -> None:
-        self._descriptor: int | None = None
-        if not nbytes:
-            return
-        with contextlib.suppress(OSError), unfinished(folder / "reserve") as part:
-            self._descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        if self._descriptor is None:
-            return
-        # `os.posix_fallocate` would write the file where the system call is missing, as on NFS.
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.fallocate(self._descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(nbytes)) != 0:
-            number = ctypes.get_errno()
-            self.free()
-            if number in (errno.ENOSPC, errno.EDQUOT):
-                raise _no_room(folder, nbytes, _free_bytes(folder))
-
-    def free(self) -> None:
-        """Give the room back."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-def save_weights(weights: "Mapping[str, Tensor]", run: RunDirectory, reserve: Reserve) -> tuple[Path | None, str]:
+def save_weights(weights: "Mapping[str, Tensor]", run: RunDirectory) -> tuple[Path | None, str]:
     """Write the weights of a run, where it can be: its directory, the current one, that of temporary files.
 
     Args:
         weights: by name
         run: its directory
-        reserve: room for them in that directory; is given back
 
     Returns:
         Where they are, None: nowhere; and what went wrong before, empty: nothing did.
     """
     from trimaran.runtime.checkpoint.weights import write_weights
 
-    reserve.free()
     name = f"{run.path.name}-{run.model.name}"
     # Each is looked for in its turn: the current directory may be gone.
     places: tuple[Callable[[], Path], ...] = (

@@ -429,7 +429,6 @@ class _Launching:
                     self.run.path,
                     self.options,
                     parameter_use(simulated.graph),
-                    weights_bytes(simulated.graph),
                     restarted > 0,
                     self._untried(planned) == "",
                 ),
