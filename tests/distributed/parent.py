@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.distributed.duties import finish, hang
 
+from trimaran.emulation.links import launch_on
 from trimaran.launch import supervise as starting
 from trimaran.launch.supervise import launch
 
@@ -60,7 +61,7 @@ def main(*arguments: str) -> None:
     from trimaran.planning.requests import parse_link
 
     logs, ranks, rate = arguments
-    launch(hang, ranks=int(ranks), log_dir=logs, on_event=show, link=parse_link(rate))
+    launch_on(parse_link(rate), hang, ranks=int(ranks), log_dir=logs, on_event=show)
 
 
 def main_of_forks(descriptor: int, *arguments: str) -> None:

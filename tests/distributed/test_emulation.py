@@ -11,11 +11,11 @@ from tests.graphs import boundaries, chain
 from tests.raising import raises
 
 from trimaran.base.timeline import COMMUNICATION, COMPUTE, Timeline
+from trimaran.emulation.ranks import emulate_on_rank
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program.lowering.lower import lower
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Instruction, Kind, Mark, Program
-from trimaran.runtime.emulation import emulate_on_rank
 from trimaran.simulator.engine import simulate
 
 STEP_S = 0.02

@@ -11,10 +11,10 @@ from tests.distributed.test_throttled_links import obstacle
 from tests.forks.client import launch
 
 from trimaran.base.job import Job
+from trimaran.emulation.links import launch_on
 from trimaran.features.diagnose.stall_remedies import Evidence, advise_on_stalls, fed_step
 from trimaran.features.diagnose.stalls import summed_bytes, usable_cores
 from trimaran.graph.capture.capture import capture
-from trimaran.launch import supervise
 from trimaran.measure.stalls.findings import StallFindings, analyse_stalls
 from trimaran.measure.stalls.steps import CLASSES, Split
 from trimaran.planning.requests import parse_link
@@ -152,7 +152,7 @@ def test_a_slow_link_is_communication(tmp_path: Path) -> None:
     assert gradient_bytes == 33 * 8192 * 4
     link = parse_link("200Mb/s")
     arguments = ([("wide", 0)], program, evaluation, gradient_bytes)
-    one, other = supervise.launch(stalled.measure, arguments, ranks=2, log_dir=tmp_path, device="cpu", link=link)
+    one, other = launch_on(link, stalled.measure, arguments, ranks=2, log_dir=tmp_path, device="cpu")
     findings = analyse_stalls(program, (*one, *other))
     blocks = [block for way in findings.ways.values() for block in way.blocks]
     shortest = min(blocks, key=lambda block: block.step_s)

@@ -16,8 +16,7 @@ from tests.forks.client import launch as launch_forks
 from tests.raising import raises
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError
-from trimaran.launch.rate_limited_links import Uplink, rate_limited_network
-from trimaran.launch.supervise import launch
+from trimaran.emulation.links import Uplink, launch_on, rate_limited_network
 from trimaran.planning.requests import parse_link
 from trimaran.pricing.curves import at_size
 from trimaran.pricing.types import Cost
@@ -65,7 +64,7 @@ def test_a_slow_link_is_measured_as_far_as_that_is_quick(tmp_path: Path) -> None
 
     The line is that of the shortest rounds, as other processes can only lengthen them and the line does so nine times.
     """
-    (curve, seconds), _ = launch(duties.all_reduce_curve, ranks=2, log_dir=tmp_path, link=parse_link("20Mb/s"))
+    (curve, seconds), _ = launch_on(parse_link("20Mb/s"), duties.all_reduce_curve, ranks=2, log_dir=tmp_path)
     assert [size for size, _ in curve] == [16, 16 << 10, 128 << 10]
     shortest = [(size, Cost(cost.low, cost.low, cost.low, cost.source)) for size, cost in curve]
     assert at_size(shortest, 1 << 20).seconds == pytest.approx((1 << 20) / 2.5e6, rel=0.1)
@@ -83,7 +82,7 @@ def test_what_is_sent_and_reduced_takes_the_time_of_the_rate(rate: str, tmp_path
     link = parse_link(rate)
     expected = NBYTES / link.bytes_per_s
     tries = round(2.0 / expected)
-    times, _ = launch(duties.time_transfers, (NBYTES, tries), ranks=2, log_dir=tmp_path, device="cpu", link=link)
+    times, _ = launch_on(link, duties.time_transfers, (NBYTES, tries), ranks=2, log_dir=tmp_path, device="cpu")
     assert min(times["send"]) == pytest.approx(expected, rel=0.05)
     assert min(times["all_reduce"]) == pytest.approx(expected, rel=0.05)
 
@@ -92,7 +91,7 @@ def test_what_is_sent_and_reduced_takes_the_time_of_the_rate(rate: str, tmp_path
 def test_ranks_on_a_switch_share_the_rate_of_who_receives(tmp_path: Path) -> None:
     """Ranks 1 and 2 each send 1 MiB to rank 0 at the same time: 2 MiB at 25 MB/s are 84 ms, 10 % either way."""
     link = parse_link("200Mb/s")
-    times, *_ = launch(duties.time_gathering, (1 << 20, 5), ranks=3, log_dir=tmp_path, device="cpu", link=link)
+    times, *_ = launch_on(link, duties.time_gathering, (1 << 20, 5), ranks=3, log_dir=tmp_path, device="cpu")
     assert min(times) == pytest.approx((2 << 20) / link.bytes_per_s, rel=0.1)
 
 
@@ -106,7 +105,7 @@ def test_losses_are_those_of_a_run_with_free_links(tmp_path: Path) -> None:
         )
     ]
     free = launch_forks(train_all, (runs,), ranks=2, log_dir=tmp_path, device="cpu")[0]
-    held = launch(train_all, (runs,), ranks=2, log_dir=tmp_path, device="cpu", link=GIGABIT)[0]
+    held = launch_on(GIGABIT, train_all, (runs,), ranks=2, log_dir=tmp_path, device="cpu")[0]
     assert [outcome.losses for outcome in held] == [outcome.losses for outcome in free]
 
 
@@ -115,7 +114,7 @@ def test_a_latency_is_added_to_each_way(tmp_path: Path) -> None:
     """20 ms each way: a byte and its answer take at least 40."""
     link = builders.link(bytes_per_s=125e6, latency_s=0.02)
     try:
-        times, _ = launch(duties.time_transfers, (4, 3), ranks=2, log_dir=tmp_path, device="cpu", link=link)
+        times, _ = launch_on(link, duties.time_transfers, (4, 3), ranks=2, log_dir=tmp_path, device="cpu")
     except EnvironmentProblem as problem:
         pytest.skip(problem.message)
     assert 0.04 <= min(times["send"]) < 0.06
@@ -129,14 +128,14 @@ def test_what_tc_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with raises(
         "link-limit.tool-failed", EnvironmentProblem, match="sch_tbf", said="Error: Specified qdisc kind is unknown."
     ):
-        launch(duties.add_ranks, ranks=2, log_dir=tmp_path, link=GIGABIT)
+        launch_on(GIGABIT, duties.add_ranks, ranks=2, log_dir=tmp_path)
 
 
 @pytest.mark.alone  # others may make interfaces meanwhile
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_nothing_is_left_after_a_run(ranks: int, tmp_path: Path) -> None:
     interfaces, descriptors = socket.if_nameindex(), open_files()
-    used = launch(duties.own_network, ranks=ranks, log_dir=tmp_path, link=GIGABIT)
+    used = launch_on(GIGABIT, duties.own_network, ranks=ranks, log_dir=tmp_path)
     assert len({network(), *used}) == ranks + 1
     assert not networks_in_use() & set(used)
     assert (socket.if_nameindex(), open_files()) == (interfaces, descriptors)
@@ -149,7 +148,7 @@ def test_nothing_is_left_after_a_rank_has_failed(tmp_path: Path) -> None:
         seen.append(event["network"])  # type: ignore[index]
 
     with raises("rank.raised", ExecutionError, match="ZeroDivisionError", rank=1):
-        launch(duties.report_network_and_stumble, (1,), ranks=2, log_dir=tmp_path, on_event=note, link=GIGABIT)
+        launch_on(GIGABIT, duties.report_network_and_stumble, (1,), ranks=2, log_dir=tmp_path, on_event=note)
     assert len({network(), *seen}) == 3
     assert not networks_in_use() & set(seen)
 
@@ -190,9 +189,7 @@ def test_what_leaves_a_node_shares_its_uplink_and_what_does_not_is_free(tmp_path
     to rank 1 and from 2 to 3 they are 8.4 ms, of so short a time 30 % either way.
     """
     uplink = Uplink(nodes=2, link=parse_link("200Mb/s"))
-    found = launch(
-        duties.time_pairs, (1 << 20, 5), ranks=4, log_dir=tmp_path, device="cpu", link=GIGABIT, uplink=uplink
-    )
+    found = launch_on(GIGABIT, duties.time_pairs, (1 << 20, 5), ranks=4, log_dir=tmp_path, device="cpu", uplink=uplink)
     across, within = (
         min(
             max(end for _, end in tries) - min(start for start, _ in tries)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import EnvironmentProblem
-from trimaran.launch.rate_limited_links import Seat, rate_limited_network
+from trimaran.emulation.links import Seat, rate_limited_network
 from trimaran.planning.requests import parse_link
 
 ROOT = Path(__file__).parents[2]

@@ -28,7 +28,6 @@ from tests.forks.server import LIMIT, Child, capture_all, go_on, read
 
 from trimaran.base.files import folder_of_command
 from trimaran.launch import supervise as runtime
-from trimaran.launch.rate_limited_links import Seat
 from trimaran.rehearsal import launch as rehearsal
 
 ROOT = Path(__file__).parents[2]
@@ -230,8 +229,10 @@ def forked_ranks(by: Server) -> Iterator[None]:
     """
     begin = runtime._start
 
-    def start(number: int, folder: str, log: Path, environment: Mapping[str, str], seat: Seat) -> runtime._Rank:
-        if seat.namespace is not None or environment:
+    def start(
+        number: int, folder: str, log: Path, environment: Mapping[str, str], seat: runtime.Seat | None
+    ) -> runtime._Rank:
+        if seat is not None or environment:
             return begin(number, folder, log, environment, seat)
         return _start(by, number, folder, log)
 

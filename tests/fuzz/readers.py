@@ -974,7 +974,7 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/measure/stalls/page_cache.py": "files of the kernel, and one byte of each file of a data set",
     "trimaran/measure/observe/on-path/trimaran_watch/ledger.py": "a file of the kernel",
     "trimaran/launch/world.py": "files of the kernel",
-    "trimaran/launch/rate_limited_links.py": "a file of the kernel",
+    "trimaran/emulation/links.py": "a file of the kernel",
     "trimaran/runtime/data/reading.py": "a file of the kernel",
     "trimaran/runtime/communication/shared_memory.py": "memory of ranks of the same run",
     "trimaran/runtime/data/cache.py": "memory of ranks of the same run",

@@ -130,7 +130,7 @@ def _network() -> Iterator[Check]:
 
 def _rate_limited_links() -> Check:
     """Whether links between local ranks can be rate-limited; tried, as permissions have many causes."""
-    from trimaran.launch.rate_limited_links import rate_limited_network
+    from trimaran.emulation.links import rate_limited_network
     from trimaran.machine.types import Link
 
     try:

@@ -26,7 +26,7 @@ from trimaran.report.comparison import Comparison, compare
 from trimaran.simulator.engine import simulate
 
 if TYPE_CHECKING:
-    from trimaran.launch.rate_limited_links import Uplink
+    from trimaran.emulation.links import Uplink
 
 WARM_UP_STEPS = 3
 
@@ -81,8 +81,8 @@ def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | Non
         EnvironmentProblem: this is not Linux, or links cannot be rate-limited here
         ExecutionError: a rank failed
     """
-    from trimaran.launch.supervise import launch
-    from trimaran.runtime.emulation import emulate_on_rank
+    from trimaran.emulation.links import launch_on
+    from trimaran.emulation.ranks import emulate_on_rank
 
     if strategy.is_stale:
         raise InputError(
@@ -95,12 +95,12 @@ def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | Non
     program, costs = priced_program(emulated, strategy, program)
     predicted = simulate(program, costs)
     taken = Others()
-    found = launch(
+    found = launch_on(
+        emulated.cluster.machine.node.rate_limit,
         emulate_on_rank,
         (program, costs, steps + WARM_UP_STEPS),
         ranks=strategy.devices,
         device="cpu",
-        link=emulated.cluster.machine.node.rate_limit,
         uplink=_uplink(emulated.cluster, strategy.devices),
     )
     others, measured = taken.share(), found[0]
@@ -126,7 +126,7 @@ def _uplink(cluster: Allocation, ranks: int) -> "Uplink | None":
         return None
     if ranks % nodes or len(set(cluster.hosts[: ranks // nodes])) > 1:
         raise InputError(f"{ranks} ranks do not divide evenly over {nodes} nodes", ranks=ranks, nodes=nodes)
-    from trimaran.launch.rate_limited_links import Uplink
+    from trimaran.emulation.links import Uplink
 
     return Uplink(nodes=nodes, link=fabric[1])
 

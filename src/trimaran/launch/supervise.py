@@ -4,9 +4,7 @@
     ──────                                        ──────
     private folder for the ranks to meet in, and for
     their logs, where nobody wants these afterwards
-    with rate-limited links: network namespaces
     start all, send each its request     ──▶      join the others through a file, gloo or NCCL on the loopback interface
-                                                  or on that network
                                          ◀──      events, and what it does, while `function` runs
     commands, while `function` runs      ──▶
                                          ◀──      its result, or what it raised
@@ -16,8 +14,7 @@ The parent kills all ranks as soon as one fails, or when anything is raised in i
 SIGTERM is a request to end the training after its step. A rank whose parent is gone, even killed, removes the folder
 and ends itself: each watches a pipe that only the parent's death closes before all have answered; one that is stopped
 is continued by the system then (PR_SET_PDEATHSIG). No port is opened
-outside the loopback interface or the ranks' own network, which ends with the last of them, and nothing has a fixed
-name, so that runs do not collide.
+outside the loopback interface, and nothing has a fixed name, so that runs do not collide.
 """
 
 import contextlib
@@ -36,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import folder_of_command, given, temporary_folder
@@ -48,9 +45,7 @@ from trimaran.launch.activity import PAGE, Note, Stacks, memory_bytes, opened, s
 from trimaran.launch.failures import Failure, find_cause, to_error
 from trimaran.launch.hangs import HangLimits, Watch
 from trimaran.launch.memory import Killings, Limit, group_limit
-from trimaran.launch.rate_limited_links import Seat, Uplink, rate_limited_network
 from trimaran.launch.world import TIMEOUT_S, DeviceChoice
-from trimaran.machine.types import Link
 
 Event = Mapping[str, object]
 Command = tuple[str, object]
@@ -86,6 +81,17 @@ _ENVIRONMENT = {
 _HASH_SEED = "0"
 """Python orders the texts of a set by a seed that each process draws; ranks, and a run that goes on, need one order: a
 data set may number its classes by that of a set."""
+
+
+class Seat(Protocol):
+    """Where a rank is started, and the variables that it needs there."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Of its process."""
+
+    def start(self, work: Callable[[], Process]) -> Process:
+        """Call what starts the process, there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +149,7 @@ def launch(
     environment: Mapping[str, str] | None = None,
     device: DeviceChoice = "auto",
     timeout_s: float = TIMEOUT_S,
-    link: Link | None = None,
-    uplink: Uplink | None = None,
+    seats: Sequence[Seat] | None = None,
     hang: HangLimits | None = _USUAL,
     beforehand: Callable[..., Any] | None = None,
 ) -> list[Any]:
@@ -162,9 +167,7 @@ def launch(
         environment: variables to set in the ranks, such as `{"OMP_NUM_THREADS": "4"}`; by default a rank has one thread
         device: "auto" takes GPUs where there is one a rank, else the CPU
         timeout_s: how long a collective may wait for the others [s]
-        link: rate and latency of the links between the ranks, each way; needs root (`rate_limited_links`). None: links
-            have no limit
-        uplink: with a link: deals the ranks to nodes, and limits the links between these
+        seats: where each rank is started (`emulation.links`); None: in the network of this process
         hang: how long ranks may go without progress; None: as long as collectives let them
         beforehand: called in each rank before it has a world, with its number, what makes a world of another name,
             and the arguments; what it returns is the last argument of the function. None: nothing is
@@ -174,7 +177,7 @@ def launch(
 
     Raises:
         InputError: the function or its arguments cannot be sent
-        EnvironmentProblem: this is not Linux, links cannot be rate-limited on it, or a log cannot be written
+        EnvironmentProblem: this is not Linux, or a log cannot be written
         TrimaranError: what a rank raised, with the rank among its figures; the others have been ended
         ExecutionError: a rank raised something else or died, with the end of its log; or a rank holds the others up;
             the others have been ended
@@ -185,7 +188,6 @@ def launch(
         raise InputError(f"at least one rank is needed, got {ranks}", code="launch.no-rank", ranks=ranks)
     work = _pack(function, arguments, beforehand)
     with (
-        rate_limited_network(link, uplink, ranks=ranks) as seats,
         temporary_folder("trimaran-") as place,
         contextlib.ExitStack() as at_once,
     ):
@@ -195,7 +197,7 @@ def launch(
         try:
             with _writing(logs):
                 logs.mkdir(parents=True, exist_ok=True)
-            for number, seat in enumerate(seats):
+            for number, seat in enumerate(seats or [None] * ranks):
                 # What has been started must be known when a signal comes, or the next one fails.
                 with held_back():
                     started.append(_start(number, folder, logs / f"rank{number}.log", environment or {}, seat))
@@ -236,7 +238,7 @@ def _pack(function: Callable[..., Any], arguments: Sequence[Any], beforehand: Ca
         ) from error
 
 
-def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], seat: Seat) -> _Rank:
+def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], seat: Seat | None) -> _Rank:
     try:
         ours, theirs = socket.socketpair()
     except OSError as error:
@@ -246,15 +248,17 @@ def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], 
     if not variables.get("PYTHONHASHSEED", "").isdigit():
         variables["PYTHONHASHSEED"] = _HASH_SEED
     variables["PYTHONPATH"] = os.pathsep.join(str(given(Path(entry)).resolve()) for entry in sys.path)
+    if seat is not None:
+        environment = {**seat.environment, **environment}
     with ours, theirs, _opened(log) as output:
         try:
-            process = seat.start(
+            process = (_here if seat is None else seat.start)(
                 lambda: Process(
                     # -P: the folder in which the parent happens to be is not searched unless the parent searches it.
                     [sys.executable, "-P", "-m", "trimaran.launch.worker", str(theirs.fileno()), folder],
                     # As the command began: the code of the job may have gone elsewhere, and does so there by itself.
                     cwd=folder_of_command(),
-                    env={**_DEFAULTS, **variables, **_ENVIRONMENT, **seat.environment, **environment},
+                    env={**_DEFAULTS, **variables, **_ENVIRONMENT, **environment},
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -268,6 +272,10 @@ def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], 
         except OSError as error:
             raise _not_started(number, error) from error
         return _Rank(number=number, process=process, connection=Connection(ours.detach()), log=log)
+
+
+def _here(start: Callable[[], Process]) -> Process:
+    return start()
 
 
 def _not_started(number: int, error: OSError) -> EnvironmentProblem:

@@ -22,9 +22,10 @@ from trimaran.base.files import read_bytes
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bit_rate, format_count, format_seconds
+from trimaran.emulation.links import launch_on
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
-from trimaran.launch.supervise import Event, launch
+from trimaran.launch.supervise import Event
 from trimaran.launch.world import choose_device
 from trimaran.machine.detect import detect_gpus, detect_processor
 from trimaran.machine.types import Link
@@ -217,7 +218,7 @@ def _measure(
 
     progress("starting processes", 0, 0)
     arguments = (make_job, graph.digest, wanted, graph.behaviour)
-    return launch(measure_on_rank, arguments, ranks=ranks, on_event=shown_by(progress), link=link)
+    return launch_on(link, measure_on_rank, arguments, ranks=ranks, on_event=shown_by(progress))
 
 
 def shown_by(progress: Progress) -> Callable[[int, Event], None]:

@@ -16,8 +16,8 @@ from typing import Any
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.base.job import Job
 from trimaran.base.timeline import COMPUTE, Timeline
+from trimaran.emulation.links import launch_on
 from trimaran.graph.types import Graph
-from trimaran.launch.supervise import launch
 from trimaran.launch.world import World
 from trimaran.machine.types import Allocation, Link
 from trimaran.measure.cache import store
@@ -88,7 +88,7 @@ def run_trial(
     Raises:
         ExecutionError: a rank failed
     """
-    timeline = launch(_run, (make_job, strategy, program, evaluation), ranks=strategy.devices, link=link)[0]
+    timeline = launch_on(link, _run, (make_job, strategy, program, evaluation), ranks=strategy.devices)[0]
     return summarize_steps(program, timeline)
 
 

@@ -368,7 +368,7 @@ def _predicted(job: _Job, link: Link | None, progress: Progress) -> dict[str, fl
 def _measured(
     jobs: Sequence[_Job], link: Link | None, steps: int, progress: Progress
 ) -> Mapping[str, Mapping[str, tuple[float, ...]]]:
-    from trimaran.launch.supervise import launch
+    from trimaran.emulation.links import launch_on
     from trimaran.measure.costs import shown_by
     from trimaran_studies.reproduce.input_pipeline_rank import TriedCase, try_remedies
 
@@ -384,7 +384,7 @@ def _measured(
             TriedCase(key=_key("replicate-and-scatter", one), remedies=one, workers=AHEAD.workers) for one in ABLATION
         ]
         wanted[job.name] = [*stars, *found.values()]
-    ranks = launch(try_remedies, (wanted, steps), ranks=RANKS, on_event=shown_by(progress), device="cpu", link=link)
+    ranks = launch_on(link, try_remedies, (wanted, steps), ranks=RANKS, on_event=shown_by(progress), device="cpu")
     of_first: Mapping[str, Mapping[str, tuple[float, ...]]] = ranks[0]
     return of_first
 

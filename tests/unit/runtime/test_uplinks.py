@@ -4,7 +4,7 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.launch.rate_limited_links import Uplink, rate_limited_network, switch, up_end
+from trimaran.emulation.links import Uplink, rate_limited_network, switch, up_end
 
 GIGABIT = builders.link(bytes_per_s=125e6)
 SLOW = builders.link(bytes_per_s=25e6)

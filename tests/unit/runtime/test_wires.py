@@ -10,8 +10,8 @@ from tests import builders
 from tests.raising import raises
 
 from trimaran.base.errors import EnvironmentProblem
-from trimaran.launch import rate_limited_links as wires
-from trimaran.launch.rate_limited_links import Seat, rank_end, rate_limited_network, switch, throttle
+from trimaran.emulation import links as wires
+from trimaran.emulation.links import rank_end, rate_limited_network, switch, throttle
 from trimaran.machine.types import Link
 
 
@@ -63,8 +63,7 @@ def test_a_switch_has_a_port_for_each_rank_held_to_the_rate_without_the_latency(
 @pytest.mark.parametrize(("held", "ranks"), [(None, 2), (GIGABIT, 1)])
 def test_without_a_link_or_alone_ranks_stay_where_their_parent_is(held: Link | None, ranks: int) -> None:
     with rate_limited_network(held, ranks=ranks) as seats:
-        assert seats == (Seat(),) * ranks
-        assert seats[0].start(lambda: 7) == 7
+        assert seats is None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_a_user_who_may_not_make_namespaces_is_told(tmp_path: Path) -> None:
 import os, sys
 from trimaran.machine.types import Link
 from trimaran.base.errors import EnvironmentProblem
-from trimaran.launch.rate_limited_links import rate_limited_network
+from trimaran.emulation.links import rate_limited_network
 if os.geteuid() == 0:
     os.seteuid(65534)
 try:

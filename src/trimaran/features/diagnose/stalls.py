@@ -374,7 +374,7 @@ def profile_stalls(
         EnvironmentProblem: links cannot be rate-limited here
         ExecutionError: a rank died, or the loss is not a number
     """
-    from trimaran.launch.supervise import launch
+    from trimaran.emulation.links import launch_on
 
     if steps is not None and steps < 1:
         raise InputError(f"steps must be at least 1, got {steps}", code="stalls.bad-steps", steps=steps)
@@ -384,7 +384,8 @@ def profile_stalls(
         )
     task = prepare_task(source, request, plan=plan, workers=workers, progress=progress)
     gradient_bytes = summed_bytes(task.strategy, task.program)
-    runs = launch(
+    runs = launch_on(
+        task.cluster.machine.node.rate_limit,
         stalls_rank,
         (
             task.source,
@@ -397,7 +398,6 @@ def profile_stalls(
         ),
         ranks=task.strategy.devices,
         on_event=_listener(progress),
-        link=task.cluster.machine.node.rate_limit,
     )
     return report_stalls(task, runs)
 

@@ -410,8 +410,8 @@ class _Launching:
             raise error from None
 
     def _launch(self, planned: Planned, restarted: int, folder: str = "") -> tuple[RankResult, float | None]:
+        from trimaran.emulation.links import launch_on
         from trimaran.launch.hangs import OTHER_S, HangLimits, collective_timeout
-        from trimaran.launch.supervise import launch
 
         simulated = planned.simulated
         others = Others()
@@ -419,7 +419,8 @@ class _Launching:
         untried = None if restarted else self._untried(planned)
         limits = HangLimits(step_s=step_s, other_s=other_s or OTHER_S) if other_s or step_s != math.inf else None
         with self.stopping.listening():
-            results = launch(
+            results = launch_on(
+                simulated.link,
                 train_rank,
                 (
                     planned.source,
@@ -437,7 +438,6 @@ class _Launching:
                 on_event=_listener(self.notes, self.stopping, self.progress),
                 on_quiet=self.stopping.all_read,
                 commands=self.stopping.commands,
-                link=simulated.link,
                 hang=limits,
                 timeout_s=collective_timeout(limits),
                 beforehand=partial(try_rank, packages=imported_packages()) if untried == "" else None,

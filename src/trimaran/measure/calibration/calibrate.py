@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress
+from trimaran.emulation.links import launch_on
 from trimaran.launch.supervise import launch
 from trimaran.launch.world import World
 from trimaran.machine.types import Link
@@ -113,7 +114,7 @@ def find_on_rank(world: World, devices: bool, gathers: bool) -> _Found:
 
 def _launch(ranks: int, *, devices: bool, link: Link | None, progress: Progress, gathers: bool = False) -> list[_Found]:
     progress("starting processes", 0, 0)
-    return launch(find_on_rank, (devices, gathers), ranks=ranks, on_event=shown_by(progress), link=link)
+    return launch_on(link, find_on_rank, (devices, gathers), ranks=ranks, on_event=shown_by(progress))
 
 
 def _table(found: Sequence[_Found], ranks: int, link: Link | None) -> CostTable:

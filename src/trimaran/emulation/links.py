@@ -40,11 +40,12 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.system import c_function, needs_linux
+from trimaran.launch.supervise import launch
 from trimaran.machine.types import Link
 
 _PACKET_S = 200e-6
@@ -260,23 +261,19 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """Where in the network a rank is.
+    """A network namespace in which a rank is started.
 
     Attributes:
-        namespace: descriptor of its network namespace; None: that of this process
-        environment: variables that its process needs
+        namespace: descriptor of it
+        environment: variables that a process in it needs
     """
 
-    namespace: int | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    namespace: int
+    environment: ClassVar[Mapping[str, str]] = ENVIRONMENT
 
     def start(self, work: Callable[[], Result]) -> Result:
-        """Start a process in this seat.
-
-        Args:
-            work: starts it
-        """
-        return work() if self.namespace is None else inside(self.namespace, work)
+        """Do what starts a process in this seat."""
+        return inside(self.namespace, work)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,16 +290,18 @@ class Uplink:
 
 
 @contextlib.contextmanager
-def rate_limited_network(link: Link | None, uplink: Uplink | None = None, *, ranks: int) -> Iterator[tuple[Seat, ...]]:
+def rate_limited_network(
+    link: Link | None, uplink: Uplink | None = None, *, ranks: int
+) -> Iterator[tuple[Seat, ...] | None]:
     """A network for the ranks of one machine, as long as the block runs and as the ranks live.
 
     Args:
-        link: rate and latency of the link of each rank; None: the ranks use the loopback interface
-        uplink: between nodes; None: all ranks are on one node, and a rank that is alone uses the loopback interface
+        link: rate and latency of the link of each rank; None: there is no such network
+        uplink: between nodes; None: all ranks are on one node, and a rank that is alone has no such network
         ranks: how many
 
     Yields:
-        The seat of each rank.
+        The seat of each rank; None: there is no such network.
 
     Raises:
         InputError: ranks that cannot be dealt evenly to the nodes, a rate that is not positive, a negative latency, or
@@ -310,7 +309,7 @@ def rate_limited_network(link: Link | None, uplink: Uplink | None = None, *, ran
         EnvironmentProblem: `ip` or `tc` is missing, this process may not use them, or the kernel lacks something
     """
     if link is None or (ranks == 1 and uplink is None):
-        yield (Seat(),) * ranks
+        yield None
         return
     if uplink is not None and (uplink.nodes < 2 or ranks % uplink.nodes):
         raise InputError(
@@ -343,7 +342,25 @@ def rate_limited_network(link: Link | None, uplink: Uplink | None = None, *, ran
                     run_in(one, up_end(uplink.link, packet=packet), tools)
         for rank, end in enumerate(ends):
             run_in(end, rank_end(rank, link, packet=packet), tools)
-        yield tuple(Seat(namespace=end, environment=ENVIRONMENT) for end in ends)
+        yield tuple(Seat(namespace=end) for end in ends)
+
+
+def launch_on(
+    link: Link | None,
+    function: Callable[..., Any],
+    arguments: Sequence[Any] = (),
+    *,
+    ranks: int,
+    uplink: Uplink | None = None,
+    **options: Any,
+) -> list[Any]:
+    """`launch.supervise.launch` with links of this rate and latency between the ranks, each way; None: no limit.
+
+    Raises:
+        EnvironmentProblem: links cannot be rate-limited here
+    """
+    with rate_limited_network(link, uplink, ranks=ranks) as seats:
+        return launch(function, arguments, ranks=ranks, seats=seats, **options)
 
 
 def check_link(link: Link, ranks: int) -> None:

@@ -1,0 +1,1 @@
+"""More devices than there are, on slower links: rate limits between local ranks, programs with simulated compute."""
