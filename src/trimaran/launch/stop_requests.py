@@ -39,13 +39,7 @@ class Requests:
         if self.stop:
             return
         self.stop = number
-        if self.told is not None:
-            self.told(number)
-        else:
-            say(
-                f"trimaran: {signal_name(number)}: the training ends after this step, on all ranks; a second signal "
-                "ends it at once"
-            )
+        (self.told or say_asked)(number)
 
     def open(self) -> None:
         """Catch signals, until `close` was called as often; only a main thread can."""
@@ -65,6 +59,14 @@ class Requests:
 
 REQUESTS = Requests()
 """Those to this process."""
+
+
+def say_asked(number: int) -> None:
+    """Say that a signal ends the training."""
+    say(
+        f"trimaran: {signal_name(number)}: the training ends after this step, on all ranks; a second signal ends it at "
+        "once"
+    )
 
 
 def stopping_code(told: list[int]) -> int:

@@ -30,7 +30,7 @@ from trimaran.base.errors import CorruptDataError, ExecutionError, InfeasibleErr
 from trimaran.base.files import given, looked_at, shown_path, write_whole
 from trimaran.base.precision import element_bytes
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
+from trimaran.base.signals import Catcher, Interrupted, leaving, say
 from trimaran.base.system import needs_linux
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_bytes
@@ -65,6 +65,7 @@ from trimaran.features.training.run_record import (
 )
 from trimaran.graph.types import Graph, parameter_use
 from trimaran.jobs.resolve import JobSource, is_published
+from trimaran.launch.stop_requests import say_asked
 from trimaran.launch.world import read_place
 from trimaran.machine.detect import free_memory_bytes
 from trimaran.measure.others import Others, busy_note
@@ -142,7 +143,7 @@ class Trained:
 
 
 class _Stopping:
-    """Signals to the parent of a run: before the first step they end it, after that its ranks are told to stop.
+    """A signal to the parent of a run: before the first step it ends it, after that its ranks are told to stop.
 
     Ranks may have told of a first step that was not read yet: while they are listened to, a signal waits until all is
     read that they have told.
@@ -152,16 +153,16 @@ class _Stopping:
         step: training steps that are known to be done
         epoch: that is under way, from 1
         training: ranks are there, and have done a step
-        asked: a signal has come, to this process or to a rank
+        asked: the signal that has come, to this process or to a rank; 0: none
     """
 
     def __init__(self) -> None:
         self.commands: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
         self.step, self.epoch = 0, 1
         self.training = False
-        self.asked = False
+        self.asked = 0
         self._listening = False
-        self._waiting: int | None = None
+        self._heard = 0
 
     def note(self, step: int, epoch: int) -> None:
         """A step has been done."""
@@ -173,10 +174,9 @@ class _Stopping:
         Raises:
             Interrupted: the ranks have done no step, so that there is nothing to be saved
         """
-        if self._listening and not self.training:
-            self._waiting = number
-            return
-        self._end(number)
+        self._heard = number
+        if self.training or not self._listening:
+            self._answer()
 
     def all_read(self) -> None:
         """All is read that the ranks have told.
@@ -185,35 +185,26 @@ class _Stopping:
             Interrupted: a signal has come, and the ranks have done no step
         """
         self._listening = True
-        number, self._waiting = self._waiting, None
-        if number is not None:
-            self._end(number)
+        self._answer()
 
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Around a launch: signals wait from the first call of `all_read` on, and no longer than the block runs."""
-        try:
-            yield
-        finally:
-            self._listening = False
-            number, self._waiting = self._waiting, None
-            if number is not None:
-                self._end(number)
+    def ended(self) -> None:
+        """Nobody is listened to any more; raises as `all_read`."""
+        self._listening = False
+        self._answer()
 
-    def _end(self, number: int) -> None:
-        if not self.training:
+    def _answer(self) -> None:
+        number, self._heard = self._heard, 0
+        if number and not self.training:
             raise Interrupted(number)
-        self.commands.put(("stop", number))
-        self.tell(number)
+        if number:
+            self.commands.put(("stop", number))
+            self.tell(number)
 
     def tell(self, number: int) -> None:
         """Say that a signal has come, to this process or to a rank."""
         if not self.asked:
-            self.asked = True
-            say(
-                f"trimaran: {signal_name(number)}: the training ends after this step, on all ranks; a second signal "
-                "ends it at once"
-            )
+            self.asked = number
+            say_asked(number)
 
 
 def train_planned(
@@ -354,7 +345,7 @@ class _Launching:
                 progressed, self.stopping.training = self.stopping.training, False
                 if not restarts.allowed:
                     raise
-                verdict = restarts.judge(error, progressed=progressed, asked=self.stopping.asked)
+                verdict = restarts.judge(error, progressed=progressed, asked=self.stopping.asked != 0)
                 if verdict.refused:
                     error.message += f"\nthe training was not started again: {verdict.refused}"
                     raise
@@ -418,7 +409,7 @@ class _Launching:
         step_s, other_s = self.options.hang_timeout, self.options.callback_timeout
         untried = None if restarted else self._untried(planned)
         limits = HangLimits(step_s=step_s, other_s=other_s or OTHER_S) if other_s or step_s != math.inf else None
-        with self.stopping.listening():
+        try:
             results = launch_on(
                 simulated.link,
                 train_rank,
@@ -442,6 +433,8 @@ class _Launching:
                 timeout_s=collective_timeout(limits),
                 beforehand=partial(try_rank, packages=imported_packages()) if untried == "" else None,
             )
+        finally:
+            self.stopping.ended()
         result: RankResult = results[0]
         # A rank that lost another knows less of it than that one.
         reasons = [one.verified for one in results if one.verified is not None and one.verified.reason]
