@@ -1,7 +1,9 @@
-"""Directories of `torch.distributed.checkpoint` (DCP), read without running a pickle, written by torch itself.
+"""Directories of `torch.distributed.checkpoint` (DCP): their metadata as its classes alone, their chunks by `archives`.
 
     .metadata           a pickle: of each tensor its shape, dtype and chunks; of each chunk its file, place and length
     __0_0.distcp …      chunks, each an archive of `torch.save`
+
+`dcp.load` unpickles `.metadata`, and values that are no tensors, whatever they name; here other names are refused.
 
 Names are those of `torch.distributed.checkpoint.state_dict.get_state_dict`: `model.NAME`, `optim.state.NAME.KEY`,
 `optim.param_groups.0.lr`; so `dcp.load({"model": …, "optim": …})` of a user's model and optimizer reads what is written
@@ -11,24 +13,78 @@ here, on any number of ranks. Read are also a `state_dict` that was saved as it 
 
 import io
 import math
+import pickle
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from pathlib import Path, PurePath
+from typing import IO, Any, NamedTuple, NoReturn, cast
 
 import torch
 
 from trimaran.base.errors import CorruptDataError, InputError
-from trimaran.base.system import reason_of
-from trimaran.checkpoint_files.archives import Archive, StoredTensor
-from trimaran.checkpoint_files.content import Content, Form, Group, Member, OptimizerContent, closing_on_error
-from trimaran.checkpoint_files.disk import LocalDisk, Reading, read_bounded
-from trimaran.checkpoint_files.pickles import MOST_BYTES, Named, read_pickle
+from trimaran.base.files import is_file
+from trimaran.checkpoint_files.archives import MOST_BYTES, check_pickle, copied, guarded, load_archive
+from trimaran.checkpoint_files.content import Content, Form, Group, Member, OptimizerContent
+from trimaran.checkpoint_files.disk import LocalDisk, read_bounded
 
 METADATA = ".metadata"
 _OPTIMIZER = ("optim", "optimizer")
 _MOST_OPEN = 2000
-_CLASSES = "torch.distributed.checkpoint.metadata."
+_CLASSES = {
+    "torch.distributed.checkpoint.metadata": (
+        *("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "_MEM_FORMAT_ENCODING"),
+        *("TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata"),
+    ),
+    "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
+    "torch.serialization": ("_get_layout",),
+    "torch": ("Size",),
+    "collections": ("OrderedDict",),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes what metadata is made of, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] == "pathlib":
+            # Where it was saved, perhaps on another system.
+            return PurePath
+        dtype = getattr(torch, name, None) if module == "torch" else None
+        if not isinstance(dtype, torch.dtype) and name not in _CLASSES.get(module, ()):
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return super().find_class(module, name)
+
+
+class _Window(io.RawIOBase):
+    """A part of a file; that of torch has no place before its end."""
+
+    def __init__(self, file: IO[bytes], start: int, size: int) -> None:
+        self._file, self._start, self._size, self._place = file, start, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._place = max(0, offset + (0, self._place, self._size)[whence])
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._size - self._place)
+        self._file.seek(self._start + self._place)
+        content = self._file.read(left if size is None or size < 0 else min(size, left))
+        self._place += len(content)
+        return content
+
+    def readinto(self, buffer: Any) -> int:
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
 
 
 class _Chunk(NamedTuple):
@@ -49,7 +105,7 @@ class _Entry(NamedTuple):
 
 
 class _Directory:
-    """A directory that is open for reading.
+    """A directory that is read.
 
     Args:
         path: of it
@@ -57,15 +113,10 @@ class _Directory:
 
     def __init__(self, path: Path) -> None:
         self.source, self._path = str(path), path.resolve()
-        self._files: dict[str, Reading] = {}
-        try:
+        with guarded(f"{path}/{METADATA}"):
             content = read_bounded(LocalDisk(), self._path / METADATA, MOST_BYTES)
-        except OSError as error:
-            self.refuse(f"{METADATA} cannot be read: {reason_of(error)}")
-        try:
-            self.entries, self.paths = self._decode(read_pickle(content, source=f"{path}/{METADATA}"))
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-            self.refuse(f"{METADATA} is not that of a checkpoint ({error})")
+            check_pickle(content, f"{path}/{METADATA}", is_known=bool)
+            self.entries, self.paths = self._decode(_Unpickler(io.BytesIO(content)).load())
 
     def refuse(self, what: str) -> NoReturn:
         raise CorruptDataError(
@@ -77,41 +128,38 @@ class _Directory:
         )
 
     def _decode(self, metadata: Any) -> tuple[dict[str, _Entry], dict[str, tuple[str | int, ...]]]:
-        described, stored, planned = (
-            metadata.attribute(name) for name in ("state_dict_metadata", "storage_data", "planner_data")
-        )
         places: dict[tuple[str, tuple[int, ...] | None], tuple[str, int, int]] = {}
-        for index, info in stored.items():
-            offset = index.attribute("offset")
-            key = (index.attribute("fqn"), None if offset is None else _sizes(offset))
-            places[key] = self._place(info)
+        for index, info in metadata.storage_data.items():
+            places[index.fqn, None if index.offset is None else _sizes(index.offset)] = self._place(info)
         entries: dict[str, _Entry] = {}
-        for name, one in described.items():
+        for name, one in metadata.state_dict_metadata.items():
             if not isinstance(name, str):
-                raise ValueError("a name that is no text")
-            if one.name == f"{_CLASSES}BytesStorageMetadata":
+                self.refuse("a name that is no text")
+            if not hasattr(one, "chunks"):
                 entries[name] = _Entry(None, (_Chunk((), (), *places[name, None]),))
                 continue
-            form = Form(_sizes(one.attribute("size")), _dtype(one.attribute("properties")))
-            if math.prod(max(1, size) for size in form.shape) >= 2**59:
-                raise ValueError(f"{name!a} has a shape that no memory holds")
-            boxes = [
-                (_sizes(chunk.attribute("offsets")), _sizes(chunk.attribute("sizes")))
-                for chunk in one.attribute("chunks")
-            ]
-            _check_covered(name, form.shape, boxes)
+            form = Form(_sizes(one.size), one.properties.dtype)
+            if not isinstance(form.dtype, torch.dtype) or math.prod(max(1, size) for size in form.shape) >= 2**59:
+                self.refuse(f"{name!a} has a shape that no memory holds, or no dtype")
+            boxes = [(_sizes(chunk.offsets), _sizes(chunk.sizes)) for chunk in one.chunks]
+            try:
+                _check_covered(name, form.shape, boxes)
+            except ValueError as error:
+                self.refuse(str(error))
             chunks = [_Chunk(low, sizes, *places[name, low]) for low, sizes in boxes if math.prod(sizes)]
             entries[name] = _Entry(form, tuple(chunks))
+        planned = metadata.planner_data
         paths = {name: _path(planned[name]) if planned and name in planned else (name,) for name in entries}
         return entries, paths
 
-    def _place(self, info: Named) -> tuple[str, int, int]:
-        file, start, length = (info.attribute(name) for name in ("relative_path", "offset", "length"))
+    def _place(self, info: Any) -> tuple[str, int, int]:
+        file, start, length = info.relative_path, info.offset, info.length
         if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
-            raise ValueError(f"the name of a file {file!a}")
+            self.refuse(f"the name of a file {file!a}")
         if type(start) is not int or type(length) is not int or start < 0 or length < 0:
-            raise ValueError(f"a place in {file!a}")
-        if info.attribute("transform_descriptors"):
+            self.refuse(f"a place in {file!a}")
+        # Of an older torch it has none.
+        if getattr(info, "transform_descriptors", None):
             raise InputError(
                 f"{self.source} is compressed or changed by extensions of DCP: load it with dcp.load, and save it "
                 "without them",
@@ -120,17 +168,14 @@ class _Directory:
             )
         return file, start, length
 
-    def _archive(self, chunk: _Chunk) -> Archive:
-        file = self._files.get(chunk.file)
-        if file is None:
-            if len(self._files) > 500:
-                self.close()
-            try:
-                file = LocalDisk().open((self._path / chunk.file).resolve())
-            except (OSError, RuntimeError) as error:  # a loop of links is one of these
-                self.refuse(f"{chunk.file!a} cannot be read: {error}")
-            self._files[chunk.file] = file
-        return Archive(file, f"{self.source}/{chunk.file}", start=chunk.start, size=chunk.length)
+    def _load(self, chunk: _Chunk) -> Any:
+        source = f"{self.source}/{chunk.file}"
+        if not is_file(self._path / chunk.file):
+            self.refuse(f"{chunk.file!a} is no file")
+        with guarded(source), (self._path / chunk.file).resolve().open("rb") as file:
+            if chunk.start + chunk.length > file.seek(0, io.SEEK_END):
+                self.refuse(f"{chunk.file!a} ends before its end")
+            return load_archive(cast(IO[bytes], _Window(file, chunk.start, chunk.length)), source)
 
     def tensor(self, name: str) -> torch.Tensor:
         """A whole tensor, put together from its chunks."""
@@ -142,7 +187,7 @@ class _Directory:
         for chunk in entry.chunks:
             part = self._part(name, form, chunk)
             if part.shape == torch.Size(form.shape):
-                return part
+                return copied(part)
             if whole is None:
                 whole = torch.empty(form.shape, dtype=form.dtype)
             box = tuple(slice(low, low + size) for low, size in zip(chunk.offsets, chunk.sizes, strict=True))
@@ -150,50 +195,32 @@ class _Directory:
         return torch.empty(form.shape, dtype=form.dtype) if whole is None else whole
 
     def _part(self, name: str, form: Form, chunk: _Chunk) -> torch.Tensor:
-        archive = self._archive(chunk)
-        stored = archive.value
-        if not isinstance(stored, StoredTensor) or stored.form != Form(chunk.sizes, form.dtype):
+        part = self._load(chunk)
+        if not isinstance(part, torch.Tensor) or Form(tuple(part.shape), part.dtype) != Form(chunk.sizes, form.dtype):
             self.refuse(f"a chunk of {name!a} is not {Form(chunk.sizes, form.dtype)}")
-        return archive.tensor(stored)
+        return part
 
     def value(self, name: str) -> Any:
-        """A value that is no tensor; `Named` where it is of a class."""
-        return self._archive(self.entries[name].chunks[0]).value
+        """A value that is no tensor."""
+        return self._load(self.entries[name].chunks[0])
 
     def verify(self) -> None:
         """Read every chunk."""
         for name, entry in self.entries.items():
             for chunk in entry.chunks:
                 if entry.form is None:
-                    self._archive(chunk)
+                    self._load(chunk)
                 else:
                     self._part(name, entry.form, chunk)
-
-    def close(self) -> None:
-        files, self._files = self._files, {}
-        for file in files.values():
-            file.close()
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
     """The numbers of a `torch.Size`."""
-    if isinstance(value, Named) and value.name == "torch.Size" and value.arguments:
-        value = value.arguments[0]
     if not isinstance(value, tuple | list) or not all(type(one) is int and 0 <= one < 2**59 for one in value):
         raise ValueError("a shape that is none")
     if len(value) > 64:
         raise ValueError(f"a shape of {len(value)} dims")
     return tuple(value)
-
-
-def _dtype(properties: Any) -> torch.dtype:
-    state = properties.state
-    said = state[0] if isinstance(state, tuple) and state else properties.attribute("dtype")
-    name = said.name if isinstance(said, Named) else ""
-    found = getattr(torch, name.removeprefix("torch."), None) if name.startswith("torch.") else None
-    if not isinstance(found, torch.dtype):
-        raise ValueError(f"a dtype {name!a}")
-    return found
 
 
 def _path(value: Any) -> tuple[str | int, ...]:
@@ -242,26 +269,24 @@ def open_dcp(path: Path) -> Content:
         CorruptDataError: it is damaged
     """
     directory = _Directory(path)
-    with closing_on_error(directory.close):
-        model, kept = _sorted_out(directory)
-        if not model:
-            raise InputError(
-                f"{path} has no tensors of a model: names that begin with model. were expected, or the names of a "
-                "state_dict",
-                code="weights.dcp-without-model",
-                path=str(path),
-            )
-        forms = {name: _form(directory, key) for name, key in model.items()}
-        return Content(
-            source=str(path),
-            kind="directory of torch.distributed.checkpoint",
-            forms=forms,
-            read=lambda name: directory.tensor(model[name]),
-            optimizer=_optimizer(directory, kept, list(forms)) if kept else None,
-            verify=directory.verify,
-            has_checksums=True,
-            close=directory.close,
+    model, kept = _sorted_out(directory)
+    if not model:
+        raise InputError(
+            f"{path} has no tensors of a model: names that begin with model. were expected, or the names of a "
+            "state_dict",
+            code="weights.dcp-without-model",
+            path=str(path),
         )
+    forms = {name: _form(directory, key) for name, key in model.items()}
+    return Content(
+        source=str(path),
+        kind="directory of torch.distributed.checkpoint",
+        forms=forms,
+        read=lambda name: directory.tensor(model[name]),
+        optimizer=_optimizer(directory, kept, list(forms)) if kept else None,
+        verify=directory.verify,
+        has_checksums=True,
+    )
 
 
 def _form(directory: _Directory, name: str) -> Form:

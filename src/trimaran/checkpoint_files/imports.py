@@ -5,7 +5,7 @@
     folder with .metadata                                   torch.distributed.checkpoint, by trust
     NAME.pt, NAME.bin, folder with pytorch_model.bin        torch.save, by trust
 
-Formats that are pickles are read where the user says so. They are not run then either (`pickles`).
+Formats that are pickles are read where the user says so, as tensors and plain values alone (`archives`).
 """
 
 from collections.abc import Callable, Mapping

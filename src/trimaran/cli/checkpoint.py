@@ -26,7 +26,7 @@ Source = Annotated[
 ]
 TrustPickle = Annotated[
     bool,
-    option("Read files that are pickles (.pt, .bin, DCP); nothing that they name is called.", "--trust-pickle"),
+    option("Read files that are pickles (.pt, .bin, DCP); as tensors and plain values alone.", "--trust-pickle"),
 ]
 
 

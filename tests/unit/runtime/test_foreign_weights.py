@@ -1,5 +1,7 @@
 """Weights of others: pickles that are not run, archives and directories that are damaged, files that do not fit."""
 
+import argparse
+import io
 import json
 import os
 import pickle
@@ -8,7 +10,6 @@ import subprocess
 import sys
 import warnings
 import zipfile
-from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 
 import trimaran
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError, TrimaranError
+from trimaran.checkpoint_files.archives import load_archive
 from trimaran.checkpoint_files.content import Content, Form, OptimizerContent, same_bits
 from trimaran.checkpoint_files.dcp import _check_covered
 from trimaran.checkpoint_files.exports import write_export
 from trimaran.checkpoint_files.imports import open_content
-from trimaran.checkpoint_files.pickles import Named, read_pickle
 from trimaran.runtime.checkpoint.weights import write_weights
 
 FORMATS = {"safetensors": "m.safetensors", "pt": "m.pt", "dcp": "dcp", "huggingface": "hf"}
@@ -64,63 +65,70 @@ def save_dcp(folder: Path, seed: int = 0) -> nn.Module:
     return model
 
 
+def archive_of(path: Path, pickled: bytes) -> Path:
+    """An archive of `torch.save` with this pickle, whose checksums are right."""
+    torch.save({"w": torch.ones(2)}, path)
+    with zipfile.ZipFile(path) as before:
+        records = {name: before.read(name) for name in before.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as after:
+        for name, content in records.items():
+            after.writestr(name, pickled if name.endswith("data.pkl") else content)
+    return path
+
+
 class TestPickles:
-    VALUES = (
-        {"a": [1, -1, 2**40, 0.5, True, None], "b": (1,), 3: "text", "é": ""},
-        OrderedDict(x=OrderedDict(y=1)),
-        [(), (1, 2), (1, 2, 3), (1, 2, 3, 4), [], {}],
-        ["x" * 300, 300, 70_000, -70_000, 2**31, -(2**70)],
-    )
-
-    @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-    @pytest.mark.parametrize("value", VALUES, ids=str)
-    def test_plain_values_come_back(self, value: Any, protocol: int) -> None:
-        assert read_pickle(pickle.dumps(value, protocol), source="here") == value
-
-    def test_shared_values_are_shared(self) -> None:
-        inside = [1]
-        found = read_pickle(pickle.dumps([inside, inside]), source="here")
-        assert found[0] is found[1]
-
-    @pytest.mark.parametrize("size", [3, 300])
-    def test_bytes_come_back(self, size: int) -> None:
-        for protocol in (3, 4, 5):
-            assert read_pickle(pickle.dumps(b"x" * size, protocol), source="here") == b"x" * size
-
-    def test_counts_come_back_as_dicts(self) -> None:
-        assert read_pickle(pickle.dumps(Counter("aab")), source="here") == {"a": 2, "b": 1}
-
     def test_nothing_is_called(self, tmp_path: Path) -> None:
-        """What `pickle.loads` would run stays a name."""
+        """What `pickle.loads` would run is refused, in an archive and in the metadata of a directory."""
         made = tmp_path / "made"
 
         class Evil:
             def __reduce__(self) -> Any:
                 return os.mkdir, (str(made),)
 
-        content = pickle.dumps({"weights": Evil()})
-        found = read_pickle(content, source="here")["weights"]
-        assert isinstance(found, Named)
-        assert (found.name, found.arguments) == ("posix.mkdir", (str(made),))
+        for protocol in (2, 4):
+            content = pickle.dumps({"weights": Evil()}, protocol)
+            with pytest.raises(TrimaranError):
+                open_content(archive_of(tmp_path / "m.pt", content), trust_pickle=True)
+            save_dcp(tmp_path / f"dcp{protocol}")
+            (tmp_path / f"dcp{protocol}" / ".metadata").write_bytes(content)
+            with raises("weights.damaged-archive", CorruptDataError, match=r"posix\.mkdir|posix mkdir"):
+                open_content(tmp_path / f"dcp{protocol}", trust_pickle=True)
         assert not made.exists()
         pickle.loads(content)  # noqa: S301 it is what others do
         assert made.exists()
 
+    @pytest.mark.parametrize("place", ["archive", "metadata"])
     @pytest.mark.parametrize(
         "content",
         [b"", b".", b"\x80\x02", b"\x80\x02}q", b"\x80\x02e.", b"I5\n.", b"\x80\x02X\xff\xff\xff\xff.",
          b"\x80\x02h\x05.", b"\x80\x02]]s.", b"\x80\x02})K\x01s.", b"\x80\x02Q.", b"\x80\x63.",
-         b"\x80\x02\x8a\xff" + b"1" * 300],
+         b"\x80\x02\x8a\xff" + b"1" * 300,
+         b"\x80\x02})" + b"\x85" * 1_000_000 + b"K\x01s.",  # a key that is hashed as deep as it is
+         b"\x80\x02}r\xff\xff\xff\x7f.",  # room for two thousand million values
+         b"\x80\x02]q\x00" + b"h\x00" * 100 + b"(h\x00e.",
+         b"\x80\x02cbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85R."],
+        ids=lambda content: repr(content[:24]),
     )  # fmt: skip
-    def test_what_is_none_is_refused(self, content: bytes) -> None:
-        with pytest.raises(CorruptDataError):
-            read_pickle(content, source="here")
+    def test_what_is_none_is_refused(self, content: bytes, place: str, tmp_path: Path) -> None:
+        if place == "archive":
+            path = archive_of(tmp_path / "m.pt", content)
+        else:
+            path = tmp_path
+            (path / ".metadata").write_bytes(content)
+        with pytest.raises(TrimaranError):
+            open_content(path, trust_pickle=True)
 
-    def test_deep_keys_are_refused(self) -> None:
-        """A tuple of tuples as a key would be hashed as deep as it is."""
-        content = b"\x80\x02})" + b"\x85" * 1_000_000 + b"K\x01s."
-        with raises("pickle.refused", CorruptDataError):
-            read_pickle(content, source="here")
+    def test_a_tensor_larger_than_its_archive_is_refused(self, tmp_path: Path) -> None:
+        """torch makes room for it, of whatever it finds there."""
+        torch.save(torch.ones(4), tmp_path / "m.pt")
+        with zipfile.ZipFile(tmp_path / "m.pt") as archive:
+            pickled = archive.read(archive.namelist()[0])
+        assert pickled.count(b"K\x04\x85") == 1
+        for size in (b"J\xff\xff\xff\x7f", b"M\xff\xff"):
+            path = archive_of(tmp_path / "large.pt", pickled.replace(b"K\x04\x85", size + b"\x85"))
+            for file in (path, io.BytesIO(path.read_bytes())):
+                with raises("weights.damaged-archive", CorruptDataError):
+                    load_archive(file, "here")
 
 
 class TestArchives:
@@ -144,7 +152,7 @@ class TestArchives:
     @pytest.mark.parametrize("key", ["model", "state_dict", "model_state_dict"])
     def test_weights_among_other_things(self, key: str, tmp_path: Path) -> None:
         model, optimizer = trained()
-        others = {"epoch": 3, "args": Path("x"), "optimizer_state_dict": optimizer.state_dict()}
+        others = {"epoch": 3, "args": {"lr": 0.1}, "optimizer_state_dict": optimizer.state_dict()}
         torch.save({key: model.state_dict(), **others}, tmp_path / "m.pt")
         with open_content(tmp_path / "m.pt", trust_pickle=True) as content:
             assert [*content.forms] == [*model.state_dict()]
@@ -175,6 +183,9 @@ class TestArchives:
         torch.save([1, 2], tmp_path / "list.pt")
         with raises("weights.no-state-dict"):
             open_content(tmp_path / "list.pt", trust_pickle=True)
+        torch.save({"model": {"w": torch.ones(2)}, "args": argparse.Namespace(lr=0.1)}, tmp_path / "args.pt")
+        with raises("weights.other-objects", InputError, match=r"argparse\.Namespace"):
+            open_content(tmp_path / "args.pt", trust_pickle=True)
 
     def test_a_compressed_archive_is_not_unpacked(self, tmp_path: Path) -> None:
         path = tmp_path / "bomb.pt"
@@ -192,7 +203,9 @@ class TestTrust:
         save_dcp(tmp_path / "dcp")
         (tmp_path / "hf").mkdir()
         torch.save(model.state_dict(), tmp_path / "hf" / "pytorch_model.bin")
-        for name in ("m.pt", "m.safetensors", "dcp", "hf"):
+        with raises("weights.pickled", match="--trust-pickle"):
+            read_weights(Tied(), tmp_path / "m.safetensors")
+        for name in ("m.pt", "dcp", "hf"):
             with raises("weights.pickled", match="--trust-pickle"):
                 read_weights(Tied(), tmp_path / name)
             loaded = Tied()

@@ -745,7 +745,7 @@ class Session:
             path: a safetensors file with the plain `state_dict` of the user's model, such as `save` writes; a Hugging
                 Face folder; a run directory, a folder of checkpoints or one checkpoint; a directory of
                 `torch.distributed.checkpoint` or a file of `torch.save`
-            trust_pickle: read the last two, which are pickles; nothing that they name is called or imported then either
+            trust_pickle: read the last two, which are pickles, as tensors and plain values alone
             optimizer: take the state of the optimizer too; hyperparameters and the schedule are those of the job
 
         Raises:
