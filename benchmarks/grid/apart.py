@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from benchmarks.grid.ranks import Entry, time_apart
 
+from trimaran.emulation.links import launch_on
 from trimaran.jobs.resolve import JobSource
-from trimaran.launch.supervise import launch
 from trimaran.planning.answer.evidence import Simulated
 from trimaran.planning.requests import PlanRequest
 from trimaran.program.lowering.lower import lower_evaluation
@@ -29,6 +29,6 @@ def times_apart(source: JobSource, request: PlanRequest, entries: Sequence[Entry
     """
     with tempfile.TemporaryDirectory() as folder:
         return [
-            launch(time_apart, (source, entry, blocks), ranks=entry[0].devices, log_dir=folder, link=request.link)[0]
+            launch_on(request.link, time_apart, (source, entry, blocks), ranks=entry[0].devices, log_dir=folder)[0]
             for entry in entries
         ]

@@ -23,8 +23,8 @@ from benchmarks.grid.apart import entry_of, times_apart  # noqa: E402
 from benchmarks.grid.families import FAMILIES, plan_families  # noqa: E402
 from benchmarks.grid.ranks import Entry, time_strategies  # noqa: E402
 
+from trimaran.emulation.links import launch_on  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.launch.supervise import launch  # noqa: E402
 from trimaran.planner.candidates import Candidate  # noqa: E402
 from trimaran.planning.answer.evidence import Simulated  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
@@ -165,8 +165,8 @@ def run_cell(job: str, link: str, budget: str | None, *, kinds: Sequence[str], b
 
 def _times(source: JobSource, request: PlanRequest, entries: Sequence[Entry], blocks: int) -> list[list[float]]:
     with tempfile.TemporaryDirectory() as folder:
-        together: list[list[float]] = launch(
-            time_strategies, (source, entries, blocks), ranks=2, log_dir=folder, link=request.link
+        together: list[list[float]] = launch_on(
+            request.link, time_strategies, (source, entries, blocks), ranks=2, log_dir=folder
         )[0]
         return together
 

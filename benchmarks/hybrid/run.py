@@ -35,9 +35,9 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.environment import RESULTS, describe_environment, write_result  # noqa: E402
 from benchmarks.hybrid.ranks import Training, train_in_turns  # noqa: E402
 
+from trimaran.emulation.links import launch_on  # noqa: E402
 from trimaran.graph.capture.capture import capture  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.launch.supervise import launch  # noqa: E402
 from trimaran.measure.convergence.runs import Limits, find_crossing  # noqa: E402
 from trimaran.measure.others import Others  # noqa: E402
 from trimaran.planning.target import source_as_planned  # noqa: E402
@@ -147,7 +147,7 @@ def run_cell(job: str, link: str, curve: Path, arguments: argparse.Namespace, fo
         with tempfile.TemporaryDirectory() as logs:
             limit = next(iter(plans.values())).premises.rate_limit
             others = Others()
-            outcomes = launch(train_in_turns, (trainings,), ranks=ranks, log_dir=logs, link=limit)[0]
+            outcomes = launch_on(limit, train_in_turns, (trainings,), ranks=ranks, log_dir=logs)[0]
             taken[ranks] = others.share()
         for (way, seed), (outcome, on_core) in zip(turns, outcomes, strict=True):
             epochs = find_crossing(outcome.evaluations, target)

@@ -23,8 +23,8 @@ from benchmarks.environment import describe_environment, environment_line, write
 from benchmarks.grid.ranks import Entry  # noqa: E402
 from benchmarks.wire.ranks import time_beside_ddp  # noqa: E402
 
+from trimaran.emulation.links import launch_on  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.launch.supervise import launch  # noqa: E402
 from trimaran.planner.pins import Pins  # noqa: E402
 from trimaran.planning.answer.evidence import Simulated  # noqa: E402
 from trimaran.planning.answer.results import Planned  # noqa: E402
@@ -130,8 +130,8 @@ def run_cell(job: str, link: str, *, blocks: int) -> Cell:
             plans[name] = planned
     with tempfile.TemporaryDirectory() as folder:
         entries = [_entry(planned.simulated) for planned in plans.values()]
-        times: list[list[float]] = launch(
-            time_beside_ddp, (source, entries, blocks), ranks=2, log_dir=folder, link=request.link
+        times: list[list[float]] = launch_on(
+            request.link, time_beside_ddp, (source, entries, blocks), ranks=2, log_dir=folder
         )[0]
     rows = [Row(name=DDP, strategy="", predicted_s=None, blocks_s=tuple(times[0]))]
     rows += [
