@@ -25,7 +25,7 @@ from trimaran.graph.capture.capture import capture
 from trimaran.launch.world import World
 from trimaran.pricing.memory import gathered_bytes, held_state
 from trimaran.program.types import Kind
-from trimaran.runtime.checkpoint.training_state import _config
+from trimaran.runtime.checkpoint.take import _config
 
 STEPS = 8
 CNN = ("stem", "left", "right.0", "right.1", "mix", "residual")

@@ -39,8 +39,10 @@ from trimaran.program.layout import is_chained, strategy_layout
 from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.program.types import Kind, Program
+from trimaran.runtime.checkpoint.foreign import TrainingState
+from trimaran.runtime.checkpoint.put_back import Fill
 from trimaran.runtime.checkpoint.recovered import Changed, Recovered
-from trimaran.runtime.checkpoint.training_state import Fill, TrainingState, describe_modules
+from trimaran.runtime.checkpoint.take import describe_modules
 from trimaran.runtime.checkpoint.weights import (
     fit_weights,
     model_weights,

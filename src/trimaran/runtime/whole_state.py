@@ -278,7 +278,8 @@ class StateGatherer:
                 whole = by_what[piece.what].whole(world.device)
                 tensor = _on_host(whole) if world.rank == source else None
             if to is not None and source != to:
-                tensor = _pass_on(tensor, piece, (source, to), world.rank, agreement.group)
+                way = source, to
+                tensor = pass_on(tensor, piece.shape, piece.dtype, way=way, rank=world.rank, group=agreement.group)
             if world.rank == to and tensor is not None:
                 self._put(state, piece, tensor)
         return state if to in (None, world.rank) else WholeState()
@@ -483,16 +484,22 @@ def _fingerprint(tensor: torch.Tensor) -> tuple[float, float]:
     return float(flat @ signs.double()), float(flat.norm())
 
 
-def _pass_on(
-    tensor: torch.Tensor | None, piece: _Piece, way: tuple[int, int], rank: int, group: dist.ProcessGroup | None
+def pass_on(
+    tensor: torch.Tensor | None,
+    shape: tuple[int, ...],
+    dtype: torch.dtype | None,
+    *,
+    way: tuple[int, int],
+    rank: int,
+    group: dist.ProcessGroup | None,
 ) -> torch.Tensor | None:
-    """A tensor from the rank that has it to the one that wants it, as bytes: gloo knows few dtypes."""
+    """A tensor in host memory from the rank that has it to the one that wants it, as bytes: gloo knows few dtypes."""
     source, to = way
     if rank == source and tensor is not None:
         if tensor.numel():
             dist.send(tensor.reshape(-1).view(torch.uint8), group_dst=to, group=group)
-    elif rank == to and piece.shape is not None:
-        tensor = torch.empty(piece.shape, dtype=piece.dtype)
+    elif rank == to:
+        tensor = torch.empty(shape, dtype=dtype)
         if tensor.numel():
             dist.recv(tensor.reshape(-1).view(torch.uint8), group_src=source, group=group)
     return tensor

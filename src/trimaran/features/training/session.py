@@ -64,9 +64,9 @@ from trimaran.program.strategy import Strategy, splits_batches
 from trimaran.program.types import Program
 from trimaran.rehearsal.launch import MARK
 from trimaran.report.virtual_memory import MemoryReport
+from trimaran.runtime.checkpoint.put_back import Fill
 from trimaran.runtime.checkpoint.recovered import PassedOver, Recovered
 from trimaran.runtime.checkpoint.saving import Saver, WholeTensors, find_saved
-from trimaran.runtime.checkpoint.training_state import Fill
 from trimaran.runtime.data.batch_shares import Share, microbatch_sizes
 from trimaran.runtime.data.datasets import make_evaluation_dataset
 from trimaran.runtime.data.pipeline import Feed

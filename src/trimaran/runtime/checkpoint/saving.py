@@ -40,8 +40,9 @@ from trimaran.checkpoint_files.container import TensorFile, TensorStream
 from trimaran.checkpoint_files.pieces import Entry, Region, Want, What, entry_of, fill, name_in_file
 from trimaran.checkpoint_files.plain import dtype_named
 from trimaran.runtime.checkpoint import STATE
+from trimaran.runtime.checkpoint.put_back import check_form
 from trimaran.runtime.checkpoint.recovered import PassedOver
-from trimaran.runtime.checkpoint.training_state import Taken, check_form
+from trimaran.runtime.checkpoint.take import Taken
 from trimaran.runtime.communication.channels import Agreement
 
 _TABLE = "tensors"
