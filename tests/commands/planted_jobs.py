@@ -826,8 +826,13 @@ def needs_two_of_eight() -> Job:
 
 
 def needs_eight() -> Job:
-    """More than a look begins with; its parts cannot be looked at."""
+    """More than a look begins with."""
     return job(model=lambda: Spread(8), global_batch_size=16)
+
+
+def needs_sixteen() -> Job:
+    """Parts of the largest batch that is looked at are too small."""
+    return job(model=lambda: Spread(16), global_batch_size=32)
 
 
 def takes_six() -> Job:

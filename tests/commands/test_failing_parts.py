@@ -38,6 +38,14 @@ def test_sizes_on_which_a_job_fails_are_seen(name: str, sizes: tuple[int, ...]) 
         assert refused.startswith(f"the job fails on parts of 1 of a global batch of {batch}: {seen.failing[0][1]}; ")
 
 
+def test_parts_of_a_whole_batch_that_fails_are_looked_at() -> None:
+    seen = capture_and_look(planted_jobs.takes_six()).graph.behaviour
+    assert seen is not None
+    assert [size for size, _ in seen.failing] == [8]
+    assert "the job fails on a global batch of 8: ValueError: a spread" in str(objection(seen, Strategy()))
+    assert objection(seen, Strategy(dp=2)) is None
+
+
 def own(folder: Path, name: str) -> str:
     # The reference is printed as it was given, so it has to be short.
     (folder / "own.py").write_text(f"from tests.commands.planted_jobs import {name} as make\n")
@@ -62,15 +70,19 @@ def test_a_plan_that_needs_parts_that_fail_is_refused_with_what_was_raised_and_a
 
 
 @pytest.mark.sweep
-def test_that_parts_could_not_be_looked_at_is_said_once_and_they_train_where_they_work(tmp_path: Path) -> None:
-    job = own(tmp_path, "needs_eight")
-    done = trimaran("plan", job, "--devices", "2", "--dp", "2", "--output", "plan.json", cwd=tmp_path)
+def test_parts_that_could_not_be_looked_at_are_refused_or_said_once_where_they_are_accepted(tmp_path: Path) -> None:
+    job, failed = own(tmp_path, "needs_sixteen"), "it failed on 12 of 24 samples: ValueError: a spread needs 16 samples"
+    asked = ("plan", job, "--devices", "2", "--dp", "2", "--microbatches", "1")
+    done = trimaran(*asked, cwd=tmp_path)
+    assert done.returncode == 3, done.stdout
+    assert f"as a look at the job failed: {failed}" in done.stderr
+    done = trimaran(*asked, "--accept-inexact", "--output", "plan.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert said.count(UNKNOWN) == 1
-    assert f"note: {UNKNOWN}: it failed on 4 of 12 samples: ValueError: a spread needs 8 samples" in said
+    assert f"note: {UNKNOWN}: {failed}" in said
     assert "the trial of trimaran train compares the first steps with one process" in said
-    done = trimaran("train", job, "--plan", "plan.json", cwd=tmp_path)
+    done = trimaran("train", job, "--plan", "plan.json", "--accept-inexact", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert " ".join(done.stdout.split()).count(UNKNOWN) == 1
 

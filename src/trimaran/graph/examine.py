@@ -817,7 +817,17 @@ class _Examination:
             if splits and (self.part_failed or time.process_time() - self._started_s > SECONDS):
                 break
             # Two thirds and one third, which are even numbers of six samples; then halves: what pairs samples differs.
-            split = self._split(group, size // 2 if number and size > 2 else None)
+            try:
+                split = self._split(group, size // 2 if number and size > 2 else None)
+            except InputError:
+                raise
+            except Exception as error:
+                if self._double or len(group) <= size:
+                    raise
+                # Few samples work where a whole batch does not.
+                self._failing = (*self._failing, (len(group), describe(error)))
+                self._put_back()
+                split = self._split(group[-size:], size // 2)
             if not number and self.part_failed:
                 self.part_failed = ""
                 split = self._split(group, size // 2)

@@ -47,6 +47,7 @@ from trimaran.runtime.data.cache import (
 )
 from trimaran.runtime.data.datasets import dataset_length
 from trimaran.runtime.data.loader import Loader
+from trimaran.runtime.data.orders import some_samples
 from trimaran.runtime.data.reading import Answer, Reading, Request
 from trimaran.user_code.batches import move_batch
 
@@ -216,7 +217,7 @@ def _groups(job: Job, length: int, *, rank: int, ranks: int) -> Iterator[list[in
 
     Other measurements read the front of this order first, so this goes from its end.
     """
-    order = torch.randperm(length, generator=torch.Generator().manual_seed(job.seed)).flip(0)
+    order = some_samples(length, seed=job.seed).flip(0)
     mine: list[int] = order[rank::ranks].tolist() or order.tolist()
     # The first ones open files and fill caches of the data set.
     probe_s = 0.0

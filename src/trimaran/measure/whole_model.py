@@ -42,6 +42,7 @@ from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.strategy import Execution
 from trimaran.runtime.data.batch_shares import Share, Shares
 from trimaran.runtime.data.datasets import dataset_length
+from trimaran.runtime.data.orders import some_samples
 from trimaran.runtime.parts.part import Stage, Used, evaluating
 from trimaran.runtime.parts.replica import BucketedReplica, Replica
 from trimaran.runtime.parts.segments import SegmentStage
@@ -76,7 +77,7 @@ class Loader:
         self._job = job
         self._dataset = dataset
         self._device = device
-        order = torch.randperm(dataset_length(dataset), generator=torch.Generator().manual_seed(job.seed))
+        order = some_samples(dataset_length(dataset), seed=job.seed)
         visits = _BATCHES_AHEAD * size
         self._batches = Shares(
             order.repeat(-(-visits // len(order)))[:visits], batch=size, replicas=1, microbatches=1, replica=0

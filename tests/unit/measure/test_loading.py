@@ -3,10 +3,13 @@ import dataclasses
 import pytest
 import torch
 from tests import zoo
+from tests.commands import planted_jobs
 from torch.utils.data import TensorDataset
 
 from trimaran.measure import whole_model as loading
+from trimaran.measure.input_pipeline import LEAST_READS, measure_samples
 from trimaran.measure.whole_model import Loader
+from trimaran.runtime.data.orders import some_samples
 
 
 def test_a_small_data_set_is_gone_through_again_and_again() -> None:
@@ -26,6 +29,19 @@ def test_samples_come_in_a_random_order_that_is_the_same_each_time() -> None:
     first, again = (Loader(job, data, 50, "cpu").load()[0].flatten().tolist() for _ in range(2))
     assert first == again
     assert first != sorted(first)
+
+
+def test_of_a_data_set_without_end_some_samples_are_read() -> None:
+    """An order of all 10**12 takes 7.3 TiB."""
+    job = planted_jobs.countless()
+    data = job.dataset()
+    assert Loader(job, data, 8, "cpu").load()[0].shape == (8, planted_jobs.WIDTH)
+    first, other = (measure_samples(job, data, rank=rank, ranks=2, workers=False) for rank in range(2))
+    assert first.samples == other.samples == 10**12
+    assert len(first.reads) >= LEAST_READS
+    numbers = some_samples(10**12, seed=0).tolist()
+    assert len(set(numbers)) == len(numbers)
+    assert 0 <= min(numbers) < 10**10 < 99 * 10**10 < max(numbers) < 10**12
 
 
 def test_a_batch_has_the_precision_of_the_job() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from tests.commands.planted_jobs import countless
 from tests.raising import raises
 from tests.unit.runtime.test_feed import feed, job, targets
 from torch.utils.data import BatchSampler, ChainDataset, IterableDataset, SequentialSampler
@@ -55,6 +56,13 @@ def test_a_sampler_that_will_not_do_is_refused(sampler: Any, code: str, values: 
     assert caught.value.code in (code, "sampler.fails-on-rank")
     with raises(code, match=values):
         epoch_data(job(12, 4, sampler=sampler))
+
+
+def test_an_order_that_does_not_fit_the_machine_is_refused_before_it_is_drawn() -> None:
+    endless = countless()
+    assert epoch_data(endless).samples == 10**12
+    with raises("order.no-room", match="1000000000000 samples takes 7.3 TiB", samples=10**12):
+        targets(feed(endless))
 
 
 def test_a_sampler_decides_order_and_length_of_each_epoch() -> None:

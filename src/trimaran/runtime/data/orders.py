@@ -8,7 +8,9 @@ run continues in that order or fails.
 """
 
 import hashlib
+import math
 import operator
+import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -21,7 +23,9 @@ from torch.utils.data import DistributedSampler
 from trimaran.base.arguments import checked_classes
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.units import format_bytes
 from trimaran.base.user_errors import users
+from trimaran.machine.detect import free_memory_bytes
 from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.user_code.datasets import describe
 from trimaran.user_code.randomness import derive_seed, seeded
@@ -29,6 +33,9 @@ from trimaran.user_code.randomness import derive_seed, seeded
 _MOST_TIMES, _MOST_ANYWAY = 100, 1_000_000
 """Longest order, as a multiple of its data set and as a number of indices; the larger one counts. A longer order is
 taken for that of a sampler that never ends."""
+
+_SMALL_BYTES, _SOME = 2**28, 2**18
+"""An order of which nobody asks whether it fits; samples of which a measurement needs no more."""
 
 
 @checked_classes
@@ -44,13 +51,32 @@ def sample_order(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
         Each of the numbers 0 to `samples - 1` once, int64.
 
     Raises:
-        InputError: an argument of a wrong class, or a negative one
+        InputError: an argument of a wrong class, or a negative one; or the order does not fit this machine
     """
     for name, value in (("samples", samples), ("epoch", epoch)):
         if value < 0:
             raise InputError(f"sample_order: {name} is at least 0, got {value}", code="order.negative")
+    needed, free = 8 * samples, math.inf
+    if needed > _SMALL_BYTES and sys.platform.startswith("linux"):
+        free = free_memory_bytes()
+    if needed > free:
+        raise InputError(
+            f"the order of {samples} samples takes {format_bytes(needed)}, and {format_bytes(int(free))} of memory are "
+            "free: let the data set have as many samples as an epoch is to read, set Job.sampler, or make a stream",
+            code="order.no-room",
+            samples=samples,
+            needed_bytes=needed,
+            free_bytes=free,
+        )
     generator = torch.Generator().manual_seed(derive_seed(seed, "order", epoch))
     return torch.randperm(samples, generator=generator)
+
+
+def some_samples(samples: int, *, seed: int) -> torch.Tensor:
+    """Numbers of the samples of a data set in a drawn order, each once: all, or of very many some, int64."""
+    if samples <= _SOME:
+        return torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
+    return torch.from_numpy(numpy.random.default_rng(seed).choice(samples, _SOME, replace=False))
 
 
 def draw_order(job: Job, dataset: Any, samples: int, epoch: int) -> torch.Tensor:
