@@ -200,22 +200,29 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
         record.memory_bytes - outside.context - buffers for buffers in (outside.most, outside.usual, outside.least)
     ]
     by_room: dict[int, Played] = {}
-    for room in rooms:
-        if free.reserved > room:
+
+    def within(room: int) -> Played:
+        if room not in by_room:
             by_room[room] = play_blocks(story, settings, max(0, room), ends_short=True)
-    lacks = [room for room in rooms if room in by_room and by_room[room].short is not None]
-    usual = by_room.get(rooms[1], free)
+        return by_room[room]
+
+    lacks = [
+        room
+        for room in rooms
+        if story.least > max(0, room) or (free.reserved > room and within(room).short is not None)
+    ]
+    usual = free if lacks or free.reserved <= rooms[1] else within(rooms[1])
     short = None
     compiled = play_blocks(Story(fused(record)), settings, None).reserved if lacks and compiles(record) else None
     if lacks and compiled is None:
         room = rooms[1] if rooms[1] in lacks else lacks[0]
-        short = _shortage(story, by_room[room], room)
+        short = _shortage(story, within(room), room)
     return RankMemory(
         rank=record.rank,
         peak=_moment(story, free, free.peak_at),
         reserved=free.reserved,
         steps=tuple(free.step_peaks[: max(1, len(story.ends))]),
-        fit=_fit(record, free if lacks else usual, outside, lacks, rooms, settings, compiled),
+        fit=_fit(record, usual, outside, lacks, rooms, settings, compiled),
         short=short,
         growth=_growth(story, free, rooms[1]),
         notes=settings.notes,
@@ -337,6 +344,7 @@ class Story:
         takes: of a block, the last one that had its number
         purpose: of a block, as it was known in the end
         ends: positions of the events that end steps
+        least: bytes of blocks that are taken at once, at most, as asked for: no allocator has less [bytes]
     """
 
     def __init__(self, record: Record) -> None:
@@ -344,14 +352,22 @@ class Story:
         self.moves: list[_Move] = []
         self.takes: dict[int, Take] = {}
         self.purpose: dict[int, Purpose] = {}
+        self.least = 0
+        live: dict[int, int] = {}
+        now = 0
         ends: dict[int, int] = {}
         for index, event in enumerate(record.events):
             if type(event) is Take:
                 self.moves.append((_TAKE, event.block, event.nbytes, event.stream, index))
                 self.takes[event.block] = event
                 self.purpose[event.block] = event.purpose
+                live[event.block] = event.nbytes
+                now += event.nbytes
+                if now > self.least:
+                    self.least = now
             elif type(event) is Give:
                 self.moves.append((_GIVE, event.block, 0, 0, index))
+                now -= live.pop(event.block, 0)
             elif type(event) is Use:
                 self.moves.append((_USE, event.block, event.stream, 0, index))
             elif type(event) is Name:

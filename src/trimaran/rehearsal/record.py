@@ -37,7 +37,7 @@ Ending = Literal["finished", "steps", "seconds", "exit", "error", "invented", "k
 exception reached the top; it asked for a value that cannot be invented; it was killed from outside."""
 
 
-class Frame(msgspec.Struct, frozen=True, array_like=True):
+class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A line of the user's code.
 
     Attributes:
@@ -53,7 +53,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     own: bool = True
 
 
-class TensorForm(msgspec.Struct, frozen=True, array_like=True):
+class TensorForm(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A tensor without its data.
 
     Attributes:
@@ -152,7 +152,7 @@ class Collective(msgspec.Struct, frozen=True):
     value: str = ""
 
 
-class Take(msgspec.Struct, frozen=True, tag="take", array_like=True):
+class Take(msgspec.Struct, frozen=True, tag="take", array_like=True, gc=False):
     """A block is allocated: `block`, its bytes as asked for, stream, purpose as far as known now, place in the code."""
 
     block: int
@@ -164,27 +164,27 @@ class Take(msgspec.Struct, frozen=True, tag="take", array_like=True):
     part: Part
 
 
-class Give(msgspec.Struct, frozen=True, tag="give", array_like=True):
+class Give(msgspec.Struct, frozen=True, tag="give", array_like=True, gc=False):
     """A block is given back to the allocator."""
 
     block: int
 
 
-class Use(msgspec.Struct, frozen=True, tag="use", array_like=True):
+class Use(msgspec.Struct, frozen=True, tag="use", array_like=True, gc=False):
     """A block is used on another stream than its own (`record_stream`)."""
 
     block: int
     stream: int
 
 
-class Name(msgspec.Struct, frozen=True, tag="name", array_like=True):
+class Name(msgspec.Struct, frozen=True, tag="name", array_like=True, gc=False):
     """What a block is for has become known."""
 
     block: int
     purpose: Purpose
 
 
-class Run(msgspec.Struct, frozen=True, tag="run", array_like=True):
+class Run(msgspec.Struct, frozen=True, tag="run", array_like=True, gc=False):
     """A kernel is launched: index of it, stream, place in the code."""
 
     kernel: int
@@ -206,51 +206,51 @@ class Moves(msgspec.Struct, frozen=True, tag="moves", array_like=True):
     compiled: bool
 
 
-class Issue(msgspec.Struct, frozen=True, tag="issue", array_like=True):
+class Issue(msgspec.Struct, frozen=True, tag="issue", array_like=True, gc=False):
     """A collective is issued; NCCL runs those of a group one after another, after what `stream` had before."""
 
     collective: int
 
 
-class Wait(msgspec.Struct, frozen=True, tag="wait", array_like=True):
+class Wait(msgspec.Struct, frozen=True, tag="wait", array_like=True, gc=False):
     """A stream waits for a collective (`work.wait()`, `wait_tensor`)."""
 
     collective: int
     stream: int
 
 
-class Mark(msgspec.Struct, frozen=True, tag="mark", array_like=True):
+class Mark(msgspec.Struct, frozen=True, tag="mark", array_like=True, gc=False):
     """An event of the device is recorded on a stream."""
 
     event: int
     stream: int
 
 
-class Await(msgspec.Struct, frozen=True, tag="await", array_like=True):
+class Await(msgspec.Struct, frozen=True, tag="await", array_like=True, gc=False):
     """A stream waits for an event of the device."""
 
     event: int
     stream: int
 
 
-class Sync(msgspec.Struct, frozen=True, tag="sync", array_like=True):
+class Sync(msgspec.Struct, frozen=True, tag="sync", array_like=True, gc=False):
     """The host waits for a stream; -1: for the whole device (`item()`, `synchronize()`, copies to the host)."""
 
     stream: int
     lines: int
 
 
-class Empty(msgspec.Struct, frozen=True, tag="empty", array_like=True):
+class Empty(msgspec.Struct, frozen=True, tag="empty", array_like=True, gc=False):
     """Memory that is reserved and not allocated goes back to the device (`torch.cuda.empty_cache`)."""
 
 
-class Enter(msgspec.Struct, frozen=True, tag="enter", array_like=True):
+class Enter(msgspec.Struct, frozen=True, tag="enter", array_like=True, gc=False):
     """A part of the step begins."""
 
     part: Part
 
 
-class Step(msgspec.Struct, frozen=True, tag="step", array_like=True):
+class Step(msgspec.Struct, frozen=True, tag="step", array_like=True, gc=False):
     """An optimizer has stepped; `number` from 0. Those of one step (several optimizers) share a number."""
 
     number: int

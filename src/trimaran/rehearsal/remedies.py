@@ -85,7 +85,9 @@ def memory_remedies(
                 f"{format_bytes(ranks * remedy.host_bytes)} on the host of {ranks} ranks, which has room for "
                 f"{format_bytes(ranks * host_room)}"
             )
-        fits = after.reserved <= room or play_blocks(then, with_it, max(room, 0)).short is None
+        fits = after.reserved <= room or (
+            then.least <= room and play_blocks(then, with_it, room, ends_short=True).short is None
+        )
         found.append(
             MemoryHelp(
                 id=remedy.id,

@@ -341,11 +341,15 @@ def _lay_flows(play: Play) -> None:
 
 def _let_arrive(play: Play, meetings: _Meetings, records: Mapping[int, Record], kinds: Mapping[int, int]) -> None:
     """Let members that are not rehearsed arrive as those do that stand for them, at their own transfer alike."""
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[int, int]] = {}  # many transfers are of few groups
     for key, there in list(meetings.items()):
         me, place = next(iter(there.items()))
-        members = place.group.ranks if key[0] == "group" else [end for end in key[1:3] if isinstance(end, int)]
-        absent = sorted(set(members) - set(there), reverse=True)
-        for stand_in in {kinds[rank]: rank for rank in absent if rank in kinds}.items():
+        ends = tuple(end for end in key[1:3] if isinstance(end, int))
+        members = place.group.ranks if key[0] == "group" else ends
+        if (members, tuple(there)) not in found:
+            absent = sorted(set(members) - set(there), reverse=True)
+            found[members, tuple(there)] = {kinds[rank]: rank for rank in absent if rank in kinds}
+        for stand_in in found[members, tuple(there)].items():
             other = _alike(key, me, place.group, stand_in, meetings, records)
             if other is not None and other.arrival not in play.before[place.task]:
                 play.follow(place.task, [other.arrival])

@@ -9,8 +9,10 @@ from trimaran.base.units import format_bytes
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.analytical.fits_device import COMMUNICATOR_BYTES
 from trimaran.rehearsal.memory import (
+    Story,
     first_short,
     outside_of,
+    play_blocks,
     read_memory,
     starred,
 )
@@ -197,6 +199,14 @@ def test_the_buffers_of_nccl_decide_in_between(buffers: int, verdict: str, short
     assert (found.short is not None) is short
     assert found.fit.needed == needed
     assert "NCCL" in found.fit.why
+
+
+@pytest.mark.parametrize("room", [300, 510, 560, 640, 700, 819, 900])
+def test_what_is_asked_for_at_once_says_no_more_than_playing_it(room: int) -> None:
+    story = Story(_training(Tale()).record)
+    assert story.least == 820 * MIB
+    short = play_blocks(story, Settings(), room * MIB, ends_short=True).short
+    assert (short is not None) is (story.least > room * MIB)
 
 
 def test_a_record_without_a_whole_step_is_not_sure_to_fit() -> None:
