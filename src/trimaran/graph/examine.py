@@ -72,7 +72,7 @@ from trimaran.graph.optimizers import (
     parameter_names,
     trained_parameters,
 )
-from trimaran.user_code.alone import alone, among_ranks, is_hidden
+from trimaran.user_code.alone import alone, among_ranks, is_one_of_several
 from trimaran.user_code.batches import (
     SUMMED,
     are_sliceable,
@@ -1956,7 +1956,7 @@ def parts_in_loss(loss: Any, model: nn.Module) -> tuple[str, ...]:
 @contextmanager
 def _among_ranks() -> Iterator[None]:
     """Tell who asks that this is the second of two ranks; what is sent between them nobody sends."""
-    if is_hidden():
+    if is_one_of_several():
         with among_ranks():
             yield
         return

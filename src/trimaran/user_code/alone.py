@@ -30,7 +30,7 @@ def forget_ranks() -> dict[str, str]:
     return told
 
 
-_hidden: list[tuple[dist.ProcessGroup, dict[str, str]]] = []
+_groups: list[tuple[dist.ProcessGroup, dict[str, str]]] = []
 
 
 @contextmanager
@@ -39,26 +39,26 @@ def alone() -> Iterator[None]:
     group = dist.group.WORLD
     told = forget_ranks()
     if group is not None:
-        _hidden.append((group, told))
+        _groups.append((group, told))
         distributed_c10d._update_default_pg(None)
     try:
         yield
     finally:
         if group is not None:
-            _hidden.pop()
+            _groups.pop()
             distributed_c10d._update_default_pg(group)
         os.environ.update(told)
 
 
-def is_hidden() -> bool:
+def is_one_of_several() -> bool:
     """Whether this process is one of several, and is alone at the moment."""
-    return bool(_hidden)
+    return bool(_groups)
 
 
 @contextmanager
 def among_ranks() -> Iterator[None]:
-    """Within `alone`: the group and the variables that are hidden there."""
-    group, told = _hidden[-1]
+    """Within `alone`: the group of this rank and its variables, again."""
+    group, told = _groups[-1]
     distributed_c10d._update_default_pg(group)
     os.environ.update(told)
     try:

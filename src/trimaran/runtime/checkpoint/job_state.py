@@ -1,4 +1,4 @@
-"""`Job.state`: objects with a state of their own that a checkpoint has, such as an average of the weights.
+"""`Job.state`: objects whose state a checkpoint has, such as an average of the weights.
 
     state_dict()  ─▶  tensors, "state/<object>/<leaf>"; other leaves, and how all are nested, as plain JSON
 
@@ -42,7 +42,7 @@ def take(objects: Sequence[Any]) -> tuple[dict[What, torch.Tensor], list[Any]]:
 
 
 def _plain_dicts(state: Any) -> Any:
-    """A state in which dicts of a class of their own are plain ones: that of a module is one with attributes."""
+    """A state whose mappings are plain dicts: that of a module is one with attributes."""
     if isinstance(state, Mapping):
         return {key: _plain_dicts(one) for key, one in state.items()}
     return type(state)(map(_plain_dicts, state)) if type(state) in (list, tuple) else state
@@ -102,7 +102,7 @@ def put_back(
         except (KeyError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
             raise CorruptDataError(
                 f"{source}: the state of Job.state[{number}] is damaged ({error}): take another checkpoint",
-                code="checkpoint.damaged-state",
+                code="checkpoint.damaged-job-state",
                 source=source,
             ) from error
 
