@@ -113,6 +113,7 @@ if int(os.environ.get("WORLD_SIZE", "1")) > 1:
     torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
 if torch.cuda.is_available():
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     model = model.cuda()
 if torch.distributed.is_initialized():
     model = torch.nn.parallel.DistributedDataParallel(model)

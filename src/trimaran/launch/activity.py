@@ -14,7 +14,6 @@ coming to be. Either ends the process.
 """
 
 import faulthandler
-import fcntl
 import mmap
 import os
 import signal
@@ -186,6 +185,8 @@ class Activity:
         Returns:
             Descriptors of the page, and of the file into which threads write their calls; for `opened`.
         """
+        import fcntl  # of Linux, as ranks are
+
         memory, calls = os.memfd_create("trimaran-activity"), os.memfd_create("trimaran-calls")
         os.ftruncate(memory, PAGE_BYTES)
         page = mmap.mmap(memory, PAGE_BYTES)
