@@ -1,5 +1,6 @@
 """Checkpoints of one process: what is in them, what is refused, and what is said where something is wrong."""
 
+import collections
 import enum
 import functools
 import json
@@ -107,10 +108,14 @@ class Average:
         self.steps = (step + 1, "steps")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"weights": self.weights, "steps": self.steps, "of": [nn.Linear(2, 1).state_dict()]}
+        named = {("a", 1): (torch.ones(2), torch.Size([3]), None)}
+        return {"weights": self.weights, "steps": self.steps, "of": [nn.Linear(2, 1).state_dict()], "named": named}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.weights, self.steps = state["weights"], state["steps"]
+        assert type(state["of"][0]) is collections.OrderedDict
+        one, size, none = state["named"]["a", 1]
+        assert (one.tolist(), type(size), none) == ([1.0, 1.0], torch.Size, None)
 
 
 def averaging(**fields: Any) -> tuple[Job, Average]:

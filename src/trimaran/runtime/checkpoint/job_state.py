@@ -1,15 +1,15 @@
 """`Job.state`: objects whose state a checkpoint has, such as an average of the weights.
 
-    state_dict()  ─▶  tensors, "state/<object>/<leaf>"; other leaves, and how all are nested, as plain JSON
+    state_dict()  ─▶  tensors, "state/<object>/<number>"; what is left, with the numbers in their places, as plain JSON
 
 The state is the same on every rank; rank 0's counts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from trimaran.base.errors import CorruptDataError, InputError
 from trimaran.base.user_errors import users
@@ -32,20 +32,31 @@ def take(objects: Sequence[Any]) -> tuple[dict[What, torch.Tensor], list[Any]]:
     plain = []
     for number, one in enumerate(objects):
         called = f"Job.state[{number}] ({type(one).__name__})"
+        own: list[torch.Tensor] = []
+
+        def named(leaf: Any, own: list[torch.Tensor] = own) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            own.append(leaf)
+            return _TENSOR, len(own) - 1
+
         with users(called, one):
-            leaves, spec = pytree.tree_flatten(_plain_dicts(one.state_dict()))
-        own = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
-        tensors |= {(KIND, str(number), str(place)): leaf for place, leaf in own.items()}
-        others = [None if place in own else leaf for place, leaf in enumerate(leaves)]
-        plain.append({"leaves": encode(others, f"the state of {called}"), "nested": pytree.treespec_dumps(spec)})
+            state = _mapped(one.state_dict(), named)
+        plain.append(encode(state, f"the state of {called}"))
+        tensors |= {(KIND, str(number), str(place)): tensor for place, tensor in enumerate(own)}
     return tensors, plain
 
 
-def _plain_dicts(state: Any) -> Any:
-    """A state whose mappings are plain dicts: that of a module is one with attributes."""
-    if isinstance(state, Mapping):
-        return {key: _plain_dicts(one) for key, one in state.items()}
-    return type(state)(map(_plain_dicts, state)) if type(state) in (list, tuple) else state
+_TENSOR = "the tensor of this number"
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A value with its leaves changed; containers stay of their types."""
+    kind = type(value)
+    if kind in (dict, OrderedDict):
+        return kind((key, _mapped(one, change)) for key, one in value.items())
+    is_leaf = kind not in (list, tuple, deque) or (kind is tuple and value[:1] == (_TENSOR,))
+    return change(value) if is_leaf else kind(_mapped(one, change) for one in value)
 
 
 def check_alike(heard: Sequence[list[Any]]) -> None:
@@ -77,9 +88,7 @@ def check_objects(objects: Sequence[Any], plain: Sequence[Any], source: str) -> 
         )
 
 
-def put_back(
-    objects: Sequence[Any], plain: Sequence[Mapping[str, Any]], tensors: Mapping[What, torch.Tensor], source: str
-) -> None:
+def put_back(objects: Sequence[Any], plain: Sequence[Any], tensors: Mapping[What, torch.Tensor], source: str) -> None:
     """Give objects their states.
 
     Args:
@@ -95,11 +104,13 @@ def put_back(
     states = []
     for number, one in enumerate(plain):
         try:
-            leaves = decode(one["leaves"], source)
             own = {int(place): tensor for (_, of, place), tensor in tensors.items() if of == str(number)}
-            leaves = [own.get(place, leaf) for place, leaf in enumerate(leaves)]
-            states.append(pytree.tree_unflatten(leaves, pytree.treespec_loads(one["nested"])))
-        except (KeyError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
+
+            def found(leaf: Any, own: Mapping[int, torch.Tensor] = own) -> Any:
+                return own[leaf[1]] if type(leaf) is tuple else leaf
+
+            states.append(_mapped(decode(one, source), found))
+        except (LookupError, TypeError, ValueError) as error:
             raise CorruptDataError(
                 f"{source}: the state of Job.state[{number}] is damaged ({error}): take another checkpoint",
                 code="checkpoint.damaged-job-state",
