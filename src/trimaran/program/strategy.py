@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -45,22 +45,6 @@ class Feeding:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise InputError(f"Feeding.{name} must be an integer of at least {least}, got {value!r}", value=value)
-
-    @property
-    def name(self) -> str:
-        """Short form for names of strategies; empty for the default.
-
-        Example:
-            >>> Feeding().name, Feeding(workers=4, cached=True).name, Feeding(copies_ahead=1).name
-            ('', 'w4 cached', 'c1')
-        """
-        parts = (
-            f"w{self.workers}" if self.workers else "",
-            f"a{self.ahead}" if self.workers and self.ahead != 2 else "",
-            f"c{self.copies_ahead}" if self.copies_ahead else "",
-            "cached" if self.cached else "",
-        )
-        return " ".join(part for part in parts if part)
 
 
 def check_planned(feeding: Feeding, *, source: str) -> None:
@@ -165,11 +149,6 @@ parameter lacks, so nothing is rounded. "bf16-moments": both moments in bf16. "p
 Megatron's precision-aware optimizer with `--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16`. "adam-8bit": moments in 8 bits
 with a scale for each block of 256.
 """
-
-_GRADIENT_WORDS: dict[str, GradientType] = {f"{kind}-gradients": kind for kind in get_args(GradientType)}
-_OPTIMIZER_WORDS: dict[str, OptimizerState] = {
-    "fp32-optimizer" if kind == "fp32" else kind: kind for kind in get_args(OptimizerState)
-}
 
 SELECTIVE: frozenset[Recomputed] = frozenset({"attention"})
 """Megatron's selective recomputation: attention's core, which is large and cheap (Korthikanti et al., 2022, section
@@ -479,105 +458,35 @@ class Strategy(Degrees):
             >>> Strategy(pp=4, schedule="1f1b", segment_layers=(3, 4, 4, 3)).name
             'pp4 1f1b layers:3+2*4+3'
         """
-        parts = []
-        if self.dp > 1:
-            parts.append(f"dp{self.dp}")
-        if self.parts:
-            parts.append(f"placed on {self.pp}")
-        elif self.pp > 1:
-            parts.append(f"pp{self.pp} {self.schedule}{f' x{self.chunks}' if self.chunks > 1 else ''}")
-            if self.is_stale:
-                parts.append("stale")
-        if self.tp > 1:
-            # The analytical model splits sequences with every tp, where it is not told otherwise.
-            parts.append(f"tp{self.tp}{' sp' if self.shards and self.splits_sequences else ''}")
-        if self.cp > 1:
-            parts.append(f"cp{self.cp}{' ulysses' if self.ulysses else ''}")
-        if self.ep > 1:
-            parts.append(f"ep{self.ep}")
-        if self.expert_tp not in (None, self.tp):
-            parts.append(f"etp{self.expert_tp}")
-        if not parts:
-            parts.append("one device")
-        if self.dp > 1 and self.sync != "all-reduce":
-            parts.append(self.sync)
-        if self.zero:
-            parts.append(f"zero{self.zero}")
-        if self.shard_ranks is not None:
-            parts.append(f"hsdp{self.shard_ranks}")
-        if self.shards and self.tp == 1:
-            parts.append("sharded classifier")
-        if self.microbatches > 1:
-            parts.append(f"m{self.microbatches}")
-        if self.microbatch > 1:
-            parts.append(f"mb{self.microbatch}")
-        if self.dp > 1 and self.bucket_bytes != DEFAULT_BUCKET_BYTES:
-            parts.append(f"b{_round_size(self.bucket_bytes)}")
-        if self.compression is not None:
-            parts.append(self.compression.name)
-        if self.execution != "eager":
-            parts.append(self.execution)
-        parts += self._words
-        if self.rank_order != RANK_ORDER:
-            parts.append(f"order={'-'.join(self.rank_order)}")
-        if self.memory_bytes is not None:
-            parts.append(f"in {format_bytes(self.memory_bytes)}")
-        if self.codec is not None:
-            parts.append(f"codec:{self.codec.text}")
-        if self.feeding.name:
-            parts.append(self.feeding.name)
-        return " ".join(parts)
-
-    @property
-    def _words(self) -> list[str]:
-        """Of its name, those of what only the analytical model chooses, from recomputation on."""
-        found = []
-        if "layers" in self.recomputed:
-            found.append("recompute" if self.recompute_layers is None else f"recompute:{self.recompute_layers}")
-        elif self.recomputed:
-            found.append(f"recompute:{'+'.join(sorted(self.recomputed))}")
-        if self.segment_layers:
-            found.append(f"layers:{_written_layers(self.segment_layers)}")
-        if self.microbatch_group:
-            found.append(f"group{self.microbatch_group}")
-        if self.tensor_overlap is not None:
-            found.append("tp-overlap" if self.tensor_overlap else "no-tp-overlap")
-        found += [word for word, kind in _GRADIENT_WORDS.items() if kind == self.gradients]
-        found += [word for word, kind in _OPTIMIZER_WORDS.items() if kind == self.optimizer_state]
-        return [*found, "offload"] if self.offload else found
+        return " ".join(filter(None, (row.written(self) for row in _ROWS)))
 
 
 def _written_layers(layers: tuple[int, ...]) -> str:
     """Layers of segments, equal neighbours once.
 
     Example:
-        >>> _written_layers((1, 2, 2, 2, 1)), _read_layers("1+3*2+1", "")
+        >>> _written_layers((1, 2, 2, 2, 1)), _read_layers("1+3*2+1")
         ('1+3*2+1', (1, 2, 2, 2, 1))
     """
     runs = [(len(list(alike)), count) for count, alike in itertools.groupby(layers)]
     return "+".join(f"{number}*{count}" if number > 1 else str(count) for number, count in runs)
 
 
-def _read_layers(text: str, name: str) -> tuple[int, ...]:
-    """Layers of segments as `_written_layers` writes them."""
+def _read_layers(text: str) -> tuple[int, ...]:
+    """Layers of segments as `_written_layers` writes them; a ValueError with the reason where they are not."""
     found: list[int] = []
     for run in text.split("+"):
         text_of_number, times, text_of_count = run.rpartition("*")
         count = whole_number(text_of_count)
         number = whole_number(text_of_number, most=MOST_SEGMENTS) if times else 1
         if count is None or number is None:
-            raise InputError(
-                f'strategy "{name}": layers:{text} is not possible: write the layers of each segment, as in '
-                "layers:3+2*4+3 for 3, 4, 4 and 3",
-                code="strategy.bad-layers",
-                strategy=name,
-            )
+            raise ValueError("write the layers of each segment, as in layers:3+2*4+3 for 3, 4, 4 and 3")
         found += [count] * number
     return tuple(found)
 
 
 MOST_SEGMENTS = 4096
-"""Of equal neighbours, in a name."""
+"""Of a placement, and of equal neighbours in a name."""
 
 
 def _round_size(nbytes: int) -> str:
@@ -600,34 +509,233 @@ _PHRASES = (
 )
 """Parts of names of several words, and the one word that stands for each while a name is read."""
 
-_FIGURES = {name: name for name in ("dp", "pp", "tp", "cp", "ep", "zero")} | {
-    "m": "microbatches",
-    "x": "chunks",
-    "vp": "chunks",
-    "mb": "microbatch",
-    "etp": "expert_tp",
-    "hsdp": "shard_ranks",
-    "group": "microbatch_group",
-}
-_CHOICES: Mapping[str, tuple[str, object]] = {
-    "ulysses": ("ulysses", True),
-    "offload": ("offload", True),
-    "tp-overlap": ("tensor_overlap", True),
-    "no-tp-overlap": ("tensor_overlap", False),
-    "sp": ("sequence_parallel", True),
-    "no-sp": ("sequence_parallel", False),
-    **{word: ("gradients", kind) for word, kind in _GRADIENT_WORDS.items()},
-    **{word: ("optimizer_state", kind) for word, kind in _OPTIMIZER_WORDS.items()},
-    **{
-        word: (field, word)
-        for field, words in (("schedule", Schedule), ("sync", Sync), ("execution", Execution))
-        for word in get_args(words)
-    },
-}
-"""Words that choose, with the field and its value."""
 
-_FEEDING = {"w": "workers", "a": "ahead", "c": "copies_ahead"}
-_FIGURE = re.compile(rf"({'|'.join((*_FIGURES, *_FEEDING))}|placed)([0-9]{{1,7}})")
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A word of names.
+
+    Attributes:
+        field: of the strategy, or of its feeding; a name has one word of a field
+        pattern: what is such a word; the text of its last group is read, or the whole of it
+        read: fields and their values, of that text; a ValueError says why there are none
+        written: a strategy's word; "": its name has none
+        letters: before a figure
+        meaning: of the letters, in a legend
+    """
+
+    field: str
+    pattern: "re.Pattern[str]"
+    read: Callable[[str], dict[str, Any]]
+    written: Callable[[Strategy], str]
+    letters: str = ""
+    meaning: str = ""
+
+
+def _figure(
+    letters: str,
+    field: str,
+    meaning: str = "",
+    *,
+    value: Callable[[Strategy], int] | None = None,
+    when: Callable[[Strategy], bool] | None = None,
+    least: int = 1,
+    reads: Callable[[int], dict[str, Any]] | None = None,
+) -> _Row:
+    """Letters with a whole number, told where it is above 1; the first of several words is the one that is written."""
+    own = value or (lambda strategy: getattr(strategy, field))
+    told = when or (lambda strategy: own(strategy) > 1)
+    first = letters.partition("|")[0]
+
+    def read(text: str) -> dict[str, Any]:
+        if int(text) < least:
+            raise ValueError(f"it starts at {least}")
+        return reads(int(text)) if reads else {field: int(text)}
+
+    pattern = re.compile(rf"(?:{letters})([0-9]{{1,7}})")
+    return _Row(
+        field, pattern, read, lambda strategy: f"{first}{own(strategy)}" if told(strategy) else "", first, meaning
+    )
+
+
+def _choice(
+    field: str,
+    words: Mapping[str, Any],
+    *,
+    when: Callable[[Strategy], bool] = lambda _: True,
+    letters: str = "",
+    meaning: str = "",
+) -> _Row:
+    """One word for each value, told where it says something."""
+    of = {value: word for word, value in words.items()}
+    return _Row(
+        field,
+        re.compile("|".join(map(re.escape, words))),
+        lambda word: {field: words[word]},
+        lambda strategy: of.get(getattr(strategy, field), "") if when(strategy) else "",
+        letters,
+        meaning,
+    )
+
+
+def _same(words: Iterable[str]) -> dict[str, str]:
+    return {word: word for word in words}
+
+
+def _placed(devices: int) -> dict[str, Any]:
+    if devices > MOST_SEGMENTS:
+        raise ValueError(f"operations are placed on {MOST_SEGMENTS} devices at most")
+    return {"pp": devices, "parts": tuple(Part(ops=(), row=row) for row in range(devices))}
+
+
+def _zero(level: int) -> dict[str, Any]:
+    if level > max(get_args(ZeroStage)):
+        raise ValueError("levels of ZeRO are 0 to 3")
+    return {"zero": level}
+
+
+def _written_recompute(strategy: Strategy) -> str:
+    if "layers" in strategy.recomputed:
+        return "recompute" if strategy.recompute_layers is None else f"recompute:{strategy.recompute_layers}"
+    return f"recompute:{'+'.join(sorted(strategy.recomputed))}" if strategy.recomputed else ""
+
+
+def _is_pipeline(strategy: Strategy) -> bool:
+    return strategy.pp > 1 and not strategy.parts
+
+
+def _has_degrees(strategy: Strategy) -> bool:
+    apart = strategy.expert_tp not in (None, strategy.tp)
+    return strategy.devices * strategy.ep > 1 or bool(strategy.parts) or apart
+
+
+_ROWS = (
+    _figure("dp", "dp", "data-parallel replicas"),
+    _Row(
+        "pp",
+        re.compile(r"placed([0-9]{1,7})"),
+        lambda text: _placed(int(text)),
+        lambda strategy: f"placed on {strategy.pp}" if strategy.parts else "",
+    ),
+    _figure("pp", "pp", "pipeline stages, with the schedule behind", when=_is_pipeline),
+    _choice("schedule", _same(get_args(Schedule)), when=_is_pipeline),
+    _figure(
+        "x|vp",
+        "chunks",
+        "parts of the layers on each stage",
+        when=lambda strategy: _is_pipeline(strategy) and strategy.chunks > 1,
+    ),
+    _Row("stale", re.compile("stale"), lambda _: {}, lambda strategy: "stale" if strategy.is_stale else ""),
+    _figure("tp", "tp", "tensor-parallel ranks"),
+    # The analytical model splits sequences with every tp, where it is not told otherwise.
+    _Row(
+        "sequence_parallel",
+        re.compile("(?:no-)?sp"),
+        lambda word: {"sequence_parallel": word == "sp"},
+        lambda strategy: "sp" if strategy.tp > 1 and strategy.shards and strategy.splits_sequences else "",
+        "sp",
+        "sequences split over them between their shared layers",
+    ),
+    _figure("cp", "cp", "ranks that share a sequence"),
+    _choice("ulysses", {"ulysses": True}, when=lambda strategy: strategy.cp > 1),
+    _figure("ep", "ep", "ranks with different experts"),
+    _figure(
+        "etp",
+        "expert_tp",
+        "ranks that share each expert",
+        when=lambda strategy: strategy.expert_tp not in (None, strategy.tp),
+    ),
+    _Row("", re.compile("one device"), lambda _: {}, lambda strategy: "" if _has_degrees(strategy) else "one device"),
+    _choice("sync", _same(get_args(Sync)), when=lambda strategy: strategy.dp > 1 and strategy.sync != "all-reduce"),
+    _figure("zero", "zero", "ZeRO level", when=lambda strategy: strategy.zero > 0, least=0, reads=_zero),
+    _figure(
+        "hsdp",
+        "shard_ranks",
+        "ranks that share one copy of sharded state",
+        when=lambda strategy: strategy.shard_ranks is not None,
+    ),
+    _Row(
+        "shards",
+        re.compile("sharded"),
+        lambda _: {"shards": (Shard(op="", style="vocabulary"),)},
+        lambda strategy: "sharded classifier" if strategy.shards and strategy.tp == 1 else "",
+    ),
+    _figure("m", "microbatches", "microbatches of a replica"),
+    _figure("mb", "microbatch", "sequences of a microbatch"),
+    _Row(
+        "bucket_bytes",
+        re.compile("b([0-9].*)"),
+        lambda text: {"bucket_bytes": parse_bytes(text)},
+        lambda strategy: (
+            f"b{_round_size(strategy.bucket_bytes)}"
+            if strategy.dp > 1 and strategy.bucket_bytes != DEFAULT_BUCKET_BYTES
+            else ""
+        ),
+        "b",
+        "size of a bucket of gradients",
+    ),
+    _Row(
+        "compression",
+        re.compile("(?i:none|bf16|fp16|powersgd.*)"),
+        lambda text: {"compression": parse_compression(text)},
+        lambda strategy: strategy.compression.name if strategy.compression is not None else "",
+    ),
+    _choice("execution", _same(get_args(Execution)), when=lambda strategy: strategy.execution != "eager"),
+    _Row(
+        "recomputed",
+        re.compile("recompute(?::(.*))?"),
+        lambda text: read_recompute(text.removeprefix("recompute") or "layers"),
+        _written_recompute,
+    ),
+    _Row(
+        "segment_layers",
+        re.compile("layers:(.*)"),
+        lambda text: {"segment_layers": _read_layers(text)},
+        lambda strategy: f"layers:{_written_layers(strategy.segment_layers)}" if strategy.segment_layers else "",
+    ),
+    _figure("group", "microbatch_group", when=lambda strategy: strategy.microbatch_group > 0, least=0),
+    _choice("tensor_overlap", {"tp-overlap": True, "no-tp-overlap": False}),
+    _choice("gradients", {f"{kind}-gradients": kind for kind in get_args(GradientType)}),
+    _choice(
+        "optimizer_state",
+        {"fp32-optimizer" if kind == "fp32" else kind: kind for kind in get_args(OptimizerState)},
+    ),
+    _choice("offload", {"offload": True}),
+    _Row(
+        "rank_order",
+        re.compile("order=(.*)"),
+        lambda text: {"rank_order": read_rank_order(text, option="order")},
+        lambda strategy: f"order={'-'.join(strategy.rank_order)}" if strategy.rank_order != RANK_ORDER else "",
+    ),
+    _Row(
+        "memory_bytes",
+        re.compile("in([0-9].*)"),
+        lambda text: {"memory_bytes": parse_bytes(text)},
+        lambda strategy: f"in {format_bytes(strategy.memory_bytes)}" if strategy.memory_bytes is not None else "",
+    ),
+    _Row(
+        "codec",
+        re.compile("codec:(.*)"),
+        lambda text: {"codec": parse_codec(text)},
+        lambda strategy: f"codec:{strategy.codec.text}" if strategy.codec is not None else "",
+    ),
+    _figure("w", "workers", "loader processes of a rank", value=lambda strategy: strategy.feeding.workers, least=0),
+    _figure(
+        "a",
+        "ahead",
+        value=lambda strategy: strategy.feeding.ahead,
+        when=lambda strategy: strategy.feeding.workers > 0 and strategy.feeding.ahead != 2,
+    ),
+    _figure("c", "copies_ahead", "microbatches copied ahead", value=lambda strategy: strategy.feeding.copies_ahead),
+    _Row(
+        "cached",
+        re.compile("cached"),
+        lambda _: {"cached": True},
+        lambda strategy: "cached" if strategy.feeding.cached else "",
+    ),
+)
+"""The grammar: names have these words in this order, and are read in any."""
+
+_FEEDING = {"workers", "ahead", "copies_ahead", "cached"}
 
 
 def read_strategy(name: str) -> Strategy:
@@ -680,45 +788,53 @@ def said_by(name: str) -> dict[str, Any]:
     for phrase, word in _PHRASES:
         text = phrase.sub(word, text)
     found: dict[str, Any] = {}
-    feeding: dict[str, Any] = {}
     seen: dict[str, str] = {}
     for word in text.split():
-        figure = _FIGURE.fullmatch(word)
-        _check_word(word, figure, seen, name)
-        if figure and figure[1] in _FIGURES:
-            found[_FIGURES[figure[1]]] = int(figure[2])
-        elif figure and figure[1] in _FEEDING:
-            feeding[_FEEDING[figure[1]]] = int(figure[2])
-        elif figure:
-            found |= {"pp": int(figure[2]), "parts": tuple(Part(ops=(), row=row) for row in range(int(figure[2])))}
-        elif word.partition(":")[0] == "recompute":
-            found |= read_recompute(word.partition(":")[2] or "layers", name)
-        elif word in _CHOICES:
-            field, value = _CHOICES[word]
-            found[field] = value
-        elif word.startswith("layers:"):
-            found["segment_layers"] = _read_layers(word.removeprefix("layers:"), name)
-        elif word.startswith("order="):
-            found["rank_order"] = read_rank_order(word.removeprefix("order="), option=f'strategy "{name}"')
-        elif word.startswith("codec:"):
-            found["codec"] = parse_codec(word.removeprefix("codec:"))
-        elif word == "cached":
-            feeding["cached"] = True
-        elif word == "stale":
-            _check_stale(name)
-        elif word == "sharded":
-            found["shards"] = (Shard(op="", style="vocabulary"),)
-        elif word.startswith("in") and word[2:3].isdigit():
-            found["memory_bytes"] = parse_bytes(word[2:])
-        elif word[:1] == "b" and word[1:2].isdigit():
-            found["bucket_bytes"] = parse_bytes(word[1:])
-        else:
-            found["compression"] = _read_method(word, name)
-    if "codec" in found and "memory_bytes" not in found:
-        raise codec_without_memory(name, found["codec"])
+        row, match = next(((row, match) for row in _ROWS if (match := row.pattern.fullmatch(word))), (None, None))
+        if row is None or match is None:
+            raise InputError(
+                f'strategy "{name}": "{word}" is no word of a strategy; a name is written as plans print it, such as '
+                '"dp8 zero1 m2" or "dp2 pp4 1f1b m8"',
+                code="strategy.unknown-word",
+                strategy=name,
+                word=word,
+            )
+        if row.field in seen:
+            raise InputError(
+                f'strategy "{name}" has both {seen[row.field]} and {word}: leave one out',
+                code="strategy.word-twice",
+                strategy=name,
+                word=word,
+            )
+        seen[row.field] = word
+        try:
+            found |= row.read(match[match.lastindex or 0])
+        except InputError:
+            raise
+        except ValueError as reason:
+            raise InputError(
+                f'strategy "{name}": {word} is not possible: {reason}',
+                code="strategy.impossible-degree",
+                strategy=name,
+                word=word,
+            ) from None
+    _check_together(name, found, seen)
     if found.get("chunks", 1) > 1 and "schedule" not in found:
         found["schedule"] = "interleaved"
+    feeding = {field: found.pop(field) for field in _FEEDING & found.keys()}
     return found | {"feeding": Feeding(**feeding)} if feeding else found
+
+
+def _check_together(name: str, found: Mapping[str, Any], seen: Mapping[str, str]) -> None:
+    """Refuse a word that needs another one, which the name lacks."""
+    if "codec" in found and "memory_bytes" not in found:
+        raise codec_without_memory(name, found["codec"])
+    if "stale" in seen and found.get("schedule") != "pipedream":
+        raise InputError(
+            f'strategy "{name}": only the schedule pipedream is stale, as in "pp2 pipedream stale"; leave the word out',
+            code="strategy.not-stale",
+            strategy=name,
+        )
 
 
 def codec_without_memory(name: str, codec: CodecChoice) -> InputError:
@@ -736,13 +852,12 @@ def codec_without_memory(name: str, codec: CodecChoice) -> InputError:
     )
 
 
-def read_recompute(text: str, name: str = "") -> dict[str, Any]:
+def read_recompute(text: str) -> dict[str, Any]:
     """What a backward recomputes, as the fields of `Degrees` that say it.
 
     Args:
         text: "none", "layers", a number of layers of each segment (stage, or chunk of one), alone or as in "layers:4",
             "selective" for attention's core (`SELECTIVE`), or kinds of `Recomputed` joined by "+"
-        name: of the strategy, for the message
 
     Raises:
         InputError: another word
@@ -758,85 +873,13 @@ def read_recompute(text: str, name: str = "") -> dict[str, Any]:
         return {"recomputed": frozenset()}
     kinds = SELECTIVE if text == "selective" else frozenset(text.split("+"))
     if not kinds <= frozenset(get_args(Recomputed)) or ("layers" in kinds and len(kinds) > 1):
-        of = f'strategy "{name}": ' if name else ""
         raise InputError(
-            f'{of}"{text}" is nothing that a backward recomputes: write none, selective, layers, layers:N for the '
+            f'"{text}" is nothing that a backward recomputes: write none, selective, layers, layers:N for the '
             f"first N layers of each stage or chunk, or some of {', '.join(get_args(Recomputed)[1:])}, joined by +",
             code="strategy.unknown-recompute",
             value=text,
         )
     return {"recomputed": kinds}
-
-
-def _check_word(word: str, figure: re.Match[str] | None, seen: dict[str, str], name: str) -> None:
-    """Refuse a degree of 0, an unknown level of ZeRO, and a second word of a kind; `seen` has the words by kind."""
-    reason = ""
-    if figure and figure[1] == "zero" and int(figure[2]) > max(get_args(ZeroStage)):
-        reason = "levels of ZeRO are 0 to 3"
-    elif figure and figure[1] in {*_FIGURES, "placed"} - {"zero", "group"} and not int(figure[2]):
-        reason = "degrees start at 1"
-    elif figure and figure[1] == "placed" and int(figure[2]) > MOST_SEGMENTS:
-        reason = f"operations are placed on {MOST_SEGMENTS} devices at most"
-    if reason:
-        raise InputError(
-            f'strategy "{name}": {word} is not possible: {reason}',
-            code="strategy.impossible-degree",
-            strategy=name,
-            word=word,
-        )
-    choice = _CHOICES[word][0] if word in _CHOICES else word.partition(":")[0].partition("=")[0]
-    kind = _FIGURES.get(figure[1], figure[1]) if figure else choice
-    if kind in seen:
-        raise InputError(
-            f'strategy "{name}" has both {seen[kind]} and {word}: leave one out',
-            code="strategy.word-twice",
-            strategy=name,
-            word=word,
-        )
-    seen[kind] = word
-
-
-def _check_stale(name: str) -> None:
-    """Refuse the word "stale" of a schedule that is not."""
-    if "pipedream" not in name.replace(",", " ").split():
-        raise InputError(
-            f'strategy "{name}": only the schedule pipedream is stale, as in "pp2 pipedream stale"; leave the word out',
-            code="strategy.not-stale",
-            strategy=name,
-        )
-
-
-def _read_method(word: str, name: str) -> Compression | None:
-    try:
-        return parse_compression(word)
-    except InputError:
-        raise InputError(
-            f'strategy "{name}": "{word}" is no word of a strategy; a name is written as plans print it, such as '
-            '"dp8 zero1 m2" or "dp2 pp4 1f1b m8"',
-            code="strategy.unknown-word",
-            strategy=name,
-            word=word,
-        ) from None
-
-
-STRATEGY_WORDS = (
-    ("dp", "data-parallel replicas"),
-    ("pp", "pipeline stages, with the schedule behind"),
-    ("x", "parts of the layers on each stage"),
-    ("etp", "ranks that share each expert"),
-    ("hsdp", "ranks that share one copy of sharded state"),
-    ("mb", "sequences of a microbatch"),
-    ("tp", "tensor-parallel ranks"),
-    ("sp", "sequences split over them between their shared layers"),
-    ("cp", "ranks that share a sequence"),
-    ("ep", "ranks with different experts"),
-    ("zero", "ZeRO level"),
-    ("m", "microbatches of a replica"),
-    ("b", "size of a bucket of gradients"),
-    ("w", "loader processes of a rank"),
-    ("c", "microbatches copied ahead"),
-)
-"""Abbreviations in names of strategies, and what they stand for."""
 
 
 def strategy_legend(names: Iterable[str]) -> str:
@@ -850,7 +893,7 @@ def strategy_legend(names: Iterable[str]) -> str:
     """
     known = list(names)
     used = {match[1] for name in known for match in re.finditer(r"\b(sp\b|[a-z]+(?=[0-9]))", name)}
-    spelled = [f"{word}: {meaning}" for word, meaning in STRATEGY_WORDS if word in used]
+    spelled = [f"{row.letters}: {row.meaning}" for row in _ROWS if row.meaning and row.letters in used]
     return "; ".join([*spelled, STALE] if any("stale" in name.split() for name in known) else spelled)
 
 

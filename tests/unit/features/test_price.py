@@ -92,7 +92,7 @@ def test_the_batch_follows_from_the_degrees_or_says_the_microbatches() -> None:
         ("dp8 recompute:everything", "8", "strategy.unknown-recompute"),
         ("pp2 dp8 m2 recompute:17", "", "strategy.cannot-be-built"),
         ("pp2 dp8 m2 layers:16+15", "", "strategy.cannot-be-built"),
-        ("pp2 dp8 m2 layers:a", "", "strategy.bad-layers"),
+        ("pp2 dp8 m2 layers:a", "", "strategy.impossible-degree"),
         ("dp8", "many", "price.bad-batch"),
         ("", "8", "strategy.empty"),
     ],
