@@ -133,7 +133,7 @@ def _next(found: "ScalingStudy", software: str | None, *, loads: bool) -> list[s
     """
     from trimaran.cli.following import following
     from trimaran.planning.analytical import planned_by_shape
-    from trimaran.planning.requests import PlanRequest
+    from trimaran.planning.requests import Loading, PlanRequest
 
     fitting = [row.step for row in found.rows if row.fits]
     most = max(fitting, key=lambda step: step.devices, default=None)
@@ -142,9 +142,11 @@ def _next(found: "ScalingStudy", software: str | None, *, loads: bool) -> list[s
     batch = None if largest is None else largest.local_batch * largest.devices
     # How long the devices are needed, a step does not say.
     without = ["--price"]
-    by_shape = planned_by_shape(found.job, PlanRequest(cluster=found.cluster, devices=devices)) if loads else ""
-    if by_shape.endswith("pytorch"):
+    plain = PlanRequest(cluster=found.cluster, devices=devices)
+    if not loads or not planned_by_shape(found.job, plain):
+        pass
+    elif not planned_by_shape(found.job, replace(plain, loading=Loading(copies_ahead=0))):
         software = found.software
-    elif by_shape:
+    else:
         without += ("--workers", *(f"--{one.name.replace('_', '-')}" for one in fields(LoadingOptions)))
     return following("plan", devices=devices, batch=batch, software=software, without=without)

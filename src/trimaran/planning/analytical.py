@@ -49,7 +49,6 @@ from trimaran.pricing.analytical.huggingface_config import (
     shape_of_configuration,
 )
 from trimaran.pricing.analytical.memory import Bookkeeping
-from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     active_count,
@@ -96,8 +95,7 @@ def planned_by_shape(reference: str, request: PlanRequest) -> str:
         return ""
     if shape is None:
         return ""
-    words = "plan takes this decoder's from its shape, with Megatron's fused kernels"
-    return f"{words}, unless it is given --software pytorch" if is_traceable(shape, request) else words
+    return "plan takes this decoder's from its shape, with Megatron's fused kernels, unless --software names another"
 
 
 def is_traceable(shape: TransformerShape, request: PlanRequest) -> bool:
@@ -130,8 +128,6 @@ def _only_simulated(reference: str, request: PlanRequest) -> Iterator[tuple[str,
     yield from _of_program(request)
     if request.loading.is_given:
         yield "--loader and its like", "the analytical model takes data as ready"
-    if request.software is not None and request.software.framework not in FRAMEWORK_NAMES:
-        yield f"--software {request.software.framework}", f"the analytical model has {', '.join(FRAMEWORK_NAMES)}"
     device = find_machine(request.cluster).node.device
     chosen = choose_precision(reference, request.precision, device, get_args(Precision), by_shape=True)
     if chosen.name not in ANALYTICAL_PRECISIONS:

@@ -7,6 +7,7 @@ parameters and 16 sequences of 8,192 tokens:
     8 bits               --optimizer-state adam-8bit
     offload              --allow optimizer-offload, in the memory of the host, or of one with as much as it takes
     recompute            where it was ruled out
+    microbatches         of one sequence, where a strategy says nothing of them
     no pins              where degrees or a strategy were decided
     no target            where what a runtime lacks was left out
     more devices         2, 4, 8, …; of a node first
@@ -35,6 +36,7 @@ from trimaran.planning.analytical import Analytical
 from trimaran.planning.estimated import Estimated
 from trimaran.planning.requests import NO_TARGET, PlanRequest
 from trimaran.planning.target import Backend, Cell
+from trimaran.program.strategy import said_by
 
 SLOWEST = 10.0
 """Times the step of the fastest way that another one may take."""
@@ -305,6 +307,21 @@ def _recompute(request: PlanRequest, asked: _Asked) -> Iterator[_Change]:
         )
 
 
+def _smaller_microbatches(request: PlanRequest, asked: _Asked) -> Iterator[_Change]:
+    """Of one sequence, where a strategy says nothing of them, so that it has one microbatch."""
+    pins = request.pins
+    if not pins.strategy or not isinstance(asked.find(request), Analytical):
+        return
+    if not {"microbatches", "microbatch"} & said_by(pins.strategy).keys():
+        words = f"{pins.strategy} mb1"
+        yield _Change(
+            id="smaller-microbatches",
+            name="microbatches of one sequence",
+            options={"strategy": words},
+            request=replace(request, pins=_named(pins, words)),
+        )
+
+
 def _without_pins(request: PlanRequest, asked: _Asked) -> Iterator[_Change]:
     """All that was decided about how the job is spread; what is kept for a parameter stays."""
     del asked
@@ -441,7 +458,7 @@ _Kind = Callable[[PlanRequest, _Asked], Iterator[_Change]]
 
 _KINDS: tuple[_Kind, ...] = (
     *(_shorter, _eight_bits, _offload, _recompute),
-    *(_without_pins, _without_target, _more_devices, _larger),
+    *(_smaller_microbatches, _without_pins, _without_target, _more_devices, _larger),
 )
 
 _ELSEWHERE = frozenset({"cluster", "devices"})

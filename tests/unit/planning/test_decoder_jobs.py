@@ -133,10 +133,10 @@ def test_small_networks_without_a_shape_are_traced(tmp_path: Path) -> None:
 def test_small_decoders_are_simulated_where_only_a_program_answers(tmp_path: Path) -> None:
     reference = written(tmp_path, {"model_type": "gpt2"})
     assert shape_of(reference, FEW) is not None
-    assert shape_of(reference, parse_request(cluster="dgx-h100:1", software="pytorch")) is None
+    assert shape_of(reference, parse_request(cluster="dgx-h100:1", execution="eager")) is None
     # Experts cannot be traced, however few they are.
     experts = written(tmp_path, {"model_type": "mixtral", "num_hidden_layers": 2, "hidden_size": 64})
-    assert shape_of(experts, parse_request(cluster="dgx-h100:1", software="pytorch")) is not None
+    assert shape_of(experts, parse_request(cluster="dgx-h100:1", execution="eager")) is not None
 
 
 def test_an_unknown_size_is_told_which_there_are() -> None:

@@ -35,7 +35,6 @@ def test_a_decoder_has_one_model_on_any_number_of_devices(devices: int) -> None:
 
 
 ONLY_SIMULATED = (
-    ({"software": "mxnet:2018"}, "--software mxnet"),
     ({"execution": "compiled"}, "--execution compiled"),
     ({"pins": Pins(keep=(("layer4", 1),))}, "--keep"),
     ({"pins": Pins(schedule="gpipe")}, "--schedule gpipe"),
@@ -55,6 +54,27 @@ def test_what_only_a_simulation_answers_is_simulated_and_said_or_refused(
     assert isinstance(find_backend(JobSource(reference=SMALL), request), Estimated)
     with pytest.raises(InputError):
         make_plan(LARGE, request)
+
+
+@pytest.mark.parametrize("software", ["pytorch:2024", "trimaran", "fsdp:2024"])
+def test_software_changes_constants_and_never_the_kind_of_model(software: str) -> None:
+    """PyTorch's own modules, with replicas that shard or not, have one name for each way to say them."""
+    planned = make_plan(SMALL, asked(software=software, pins=pins_of_strategy("dp8 zero2 mb8"), devices=8))
+    other = make_plan(SMALL, asked(software="fsdp:2024", pins=pins_of_strategy("dp8 zero2 mb8"), devices=8))
+    assert isinstance(planned.evidence, Modelled)
+    assert planned.chosen.step_time_s == other.chosen.step_time_s
+    with raises("software.not-priced"):
+        make_plan(SMALL, asked(software="mxnet:2018"))
+
+
+def test_replicas_have_one_microbatch_unless_words_say_otherwise() -> None:
+    """As the same words of a program: what DDP does with a batch."""
+    request = asked(cluster="dgx-h100", devices=8, batch=64, pins=pins_of_strategy("dp8"))
+    assert make_plan("gpt2:124m", request).chosen.strategy.microbatches == 1
+    large = dataclasses.replace(request, pins=pins_of_strategy("dp8 zero3"))
+    with pytest.raises(InfeasibleError, match="one microbatch of 8 sequences") as refused:
+        make_plan("llama3:8b", large)
+    assert "smaller-microbatches" in [way.id for way in refused.value.figures["ways"]]
 
 
 def test_the_time_of_an_epoch_is_known_of_this_machine_alone() -> None:
@@ -114,21 +134,21 @@ def test_a_strategy_as_plans_print_it_is_planned_by_the_analytical_model() -> No
 
 
 @pytest.mark.parametrize(
-    ("job", "words"),
+    ("job", "words", "batch"),
     [
-        ("llama3:8b", "tp2 pp4"),
-        ("llama3:8b", "tp4"),
-        ("llama3:8b", "dp4 pp4 zero1 recompute:layers:2"),
-        ("llama3:8b", "dp4 pp4 zero-bubble zero1"),
-        ("llama3:8b", "pp4 tp4 vp2 m64 group8"),
-        ("llama3:8b", "dp16 zero2 bf16-gradients m4"),
-        ("gpt2", "dp2 pp4 zero-bubble zero1 m8"),
-        ("mixtral", "tp4 dp2 pp2 ep2 zero1"),
+        ("llama3:8b", "tp2 pp4", 4),
+        ("llama3:8b", "tp4", 2),
+        ("llama3:8b", "dp4 pp4 zero1 recompute:layers:2", 8),
+        ("llama3:8b", "dp4 pp4 zero-bubble zero1", 8),
+        ("llama3:8b", "pp4 tp4 vp2 m64 group8", 64),
+        ("llama3:8b", "dp16 zero2 bf16-gradients m4", 64),
+        ("gpt2", "dp2 pp4 zero-bubble zero1 m8", 64),
+        ("mixtral", "tp4 dp2 pp2 ep2 zero1", 4),
     ],
 )
-def test_what_words_leave_out_is_the_same_for_plan_and_price(job: str, words: str) -> None:
-    """Replicas 1, a schedule of 1f1b, microbatches of one sequence, layers as even as can be."""
-    request = parse_request(cluster="dgx-h100:2", devices=16, batch=64)
+def test_what_words_leave_out_is_the_same_for_plan_and_price(job: str, words: str, batch: int) -> None:
+    """Replicas 1, a schedule of 1f1b, one microbatch, layers as even as can be."""
+    request = parse_request(cluster="dgx-h100:2", devices=16, batch=batch)
     priced = Pricing(JobSource(reference=job), request).price(Setting(strategy=words)).candidate
     planned = make_plan(job, dataclasses.replace(request, pins=pins_of_strategy(words))).chosen
     assert planned.strategy.name == priced.name
@@ -160,10 +180,8 @@ def test_a_job_that_is_not_there_is_told_as_what_it_would_be(reference: str, tol
 
 
 def test_scale_knows_which_jobs_plan_prices_by_their_shape() -> None:
-    """There the two have other software, which it then says, with what gives the same where there is that."""
-    assert planned_by_shape("gpt2", asked(cluster="dgx1-v100:4")).endswith("--software pytorch")
-    assert "pytorch" not in planned_by_shape("gpt2", asked(cluster="dgx1-v100:16", devices=65))
-    assert "pytorch" not in planned_by_shape("llama3:8b", asked(cluster="dgx1-v100:4"))
+    """There the two have other software, which it then says."""
+    assert planned_by_shape("gpt2", asked(cluster="dgx1-v100:4")).endswith("unless --software names another")
     assert not planned_by_shape("resnet50", asked(cluster="dgx1-v100:4"))
     assert not planned_by_shape("bert:large", asked(cluster="dgx1-v100:4"))
 

@@ -4,6 +4,7 @@ A person writes degrees as tables of published runs have them ("tp8 cp2 pp9 vp7 
 
     dp                 1, as in every name, whatever devices there are: what a plan prints is read as it is
     batch              dp · m · mb, or as asked for; then m or mb follows from it
+    m, mb              one microbatch, where neither is said: "dp8" is what DDP does with the batch
     schedule           1f1b; interleaved where stages have several chunks
     etp                tp: ranks that share a layer share its experts
     sequence parallel  wherever tp > 1, unless "no-sp" is said
@@ -197,9 +198,11 @@ def _with_batch(
         notes = (f"no --batch and no number of microbatches (m) was given: {batch} sequences are taken",)
     if batch is None:
         return spread, notes
-    if "microbatches" in said and "microbatch" not in said:
+    if "microbatch" not in said and not notes:
         shares, what = spread.dp * spread.microbatches, f"dp{spread.dp} · m{spread.microbatches}"
         found = replace(spread, microbatch=batch // shares)
+        if "microbatches" not in said and found.microbatch > 1:
+            notes = (f"{name} is one microbatch of {found.microbatch} sequences (m or mb says another number)",)
     else:
         shares, what = spread.dp * spread.microbatch, f"dp{spread.dp} · mb{spread.microbatch}"
         found = replace(spread, microbatches=batch // shares)

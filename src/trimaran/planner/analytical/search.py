@@ -61,10 +61,8 @@ from trimaran.planner.work import Work, work_within
 from trimaran.pricing.analytical.fits_device import WHOLE, Reserve, bookkeeping_of, check_reserve
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.programs import (
-    FRAMEWORK_NAMES,
     is_tuned,
     levels_of,
-    not_priced,
     recomputes_some_layers,
     training_program,
     usual_year,
@@ -72,7 +70,7 @@ from trimaran.pricing.analytical.programs import (
 from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
 from trimaran.pricing.analytical.step_time import Program, TransformerStep
 from trimaran.pricing.kernels.software import Software
-from trimaran.program.strategy import Degrees, Strategy, ZeroStage, read_recompute
+from trimaran.program.strategy import Degrees, Strategy, ZeroStage, read_recompute, said_by
 
 _NO_MODEL = ("cp", "pp", "tp")
 
@@ -163,8 +161,6 @@ def program_of(device: Device, precision: Precision, software: Software | None, 
         InputError: a framework without figures of sharded transformers
     """
     software = assumed_software(device) if software is None else software
-    if software.framework not in FRAMEWORK_NAMES:
-        raise not_priced(software.framework)
     # A year without its part is meant from its begin to its end, which counts where kernels are still learnt.
     middle = 0.5 if software.year == int(software.year) and not is_tuned(software.framework) else 0.0
     return training_program(
@@ -877,13 +873,20 @@ def _nothing_fits(hunt: _Hunt) -> str:
     if problem.memory_limit < least < float("inf"):
         return (
             f"{what} fits: the smallest needs {format_bytes(least)} on a rank, a device leaves "
-            f"{format_bytes(problem.memory_limit)}"
+            f"{format_bytes(problem.memory_limit)}{_one_microbatch(problem)}"
         )
     if hunt.rejected[HOST_LACKS] and problem.pins.offload:
         return f"{what} fits: the optimizer's state {HOST_LACKS}"
     reasons = "; ".join(f"{count} x {reason}" for reason, count in hunt.rejected.most_common(3))
     why = reasons or "pinned degrees do not divide the devices, the batch or the layers"
     return f"{what} can be built ({why}); change a pin or the batch"
+
+
+def _one_microbatch(problem: AnalyticalProblem) -> str:
+    pins = problem.pins
+    if not pins.strategy or {"microbatches", "microbatch"} & said_by(pins.strategy).keys() or pins.microbatch == 1:
+        return ""
+    return f" ({pins.strategy} is one microbatch of {pins.microbatch} sequences: m or mb says another number)"
 
 
 def glance(problem: AnalyticalProblem) -> AnalyticalCandidate | None:
