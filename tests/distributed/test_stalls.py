@@ -2,6 +2,8 @@
 
 from dataclasses import astuple
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests import builders
@@ -12,14 +14,14 @@ from tests.forks.client import launch
 
 from trimaran.base.job import Job
 from trimaran.emulation.links import launch_on
-from trimaran.features.diagnose.stall_remedies import Evidence, advise_on_stalls, fed_step
-from trimaran.features.diagnose.stalls import summed_bytes, usable_cores
+from trimaran.features.diagnose.remedies import advise_job, step_with_workers
+from trimaran.features.diagnose.stalls import as_observed, summed_bytes
 from trimaran.graph.capture.capture import capture
+from trimaran.measure.observe.analysis import measure_handover
 from trimaran.measure.stalls.findings import StallFindings, analyse_stalls
 from trimaran.measure.stalls.steps import CLASSES, Split
 from trimaran.planning.requests import parse_link
 from trimaran.program.lowering.lower import lower, lower_evaluation
-from trimaran.program.strategy import Feeding
 from trimaran.program.types import Program
 
 pytestmark = pytest.mark.alone
@@ -94,28 +96,21 @@ def test_with_workers_the_wait_is_named_by_what_they_do(found: dict[tuple[str, i
     """Two workers read 40 ms each for a batch, so that one comes every 20 ms, to one rank later than to the other."""
     way = found["fetch", 2].ways["cached"]
     assert way.mean.step_s == pytest.approx(STEP_S / 2, rel=0.15)
-    assert way.mean.fetch + way.late_s > 0.6 * way.mean.step_s
+    assert way.mean.fetch + way.mean.synchronization > 0.6 * way.mean.step_s
     assert way.mean.prepare < 0.2 * way.mean.step_s
 
 
 def test_workers_make_of_a_step_what_is_predicted(found: dict[tuple[str, int], StallFindings]) -> None:
     """From the steps without workers, and within 15 %; two ranks wait for whichever batch comes later."""
-    one = stalled.plain()
-    alone = Evidence(
-        findings=found["fetch", 0],
-        way="cached",
-        strategy=builders.strategy(dp=2),
-        graph=capture(one).graph,
-        samples=one.global_batch_size,
-        cores=usable_cores(),
-        memory_bytes=64 << 30,
-        on_device=False,
+    made = stalled.plain()
+    program, _ = programs(made)
+    task: Any = SimpleNamespace(
+        job=made, strategy=builders.strategy(dp=2), program=program, cluster=builders.cluster(2)
     )
-    fed = fed_step(alone)
-    assert fed is not None
-    predicted_s = fed.step_s(alone.own.mean, Feeding(workers=2))
+    seen = as_observed(task, found["fetch", 0], "cached", memory_bytes=64 << 30)
+    predicted_s = step_with_workers(seen, 2, arrives_s=0.0)(seen.mean)
     assert predicted_s == pytest.approx(found["fetch", 2].ways["cached"].mean.step_s, rel=0.15)
-    worth, _ = advise_on_stalls(alone)
+    worth, _ = advise_job(seen, handover=measure_handover, whole=True)
     assert worth[0].id in ("keep-samples", "load-ahead")  # how many workers, the processor says
     assert worth[0].predicted_gain > 0.8
 

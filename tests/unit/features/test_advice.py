@@ -8,7 +8,7 @@ from tests.unit.measure.observe.observed import FACTS, make_record
 
 from trimaran.base.remedies import Remedy
 from trimaran.features.diagnose.observe import conclude
-from trimaran.features.diagnose.script_remedies import COMPUTE, advise, doubt, name_limiter, noise_of, widened
+from trimaran.features.diagnose.remedies import COMPUTE, advise, doubt, name_limiter, noise_of, widened
 from trimaran.measure.observe.analysis import analyse
 from trimaran.measure.observe.records import ProcessRecord
 from trimaran.report.observation import Observation, limit_words, observation_document

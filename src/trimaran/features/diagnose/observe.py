@@ -24,7 +24,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.files import temporary_folder
 from trimaran.base.signals import exit_code
 from trimaran.base.system import needs_linux
-from trimaran.features.diagnose.script_remedies import (
+from trimaran.features.diagnose.remedies import (
     UNCLEAR,
     advise,
     doubt,

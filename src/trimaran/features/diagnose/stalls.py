@@ -14,21 +14,25 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
-from trimaran.features.diagnose.script_remedies import COMPUTE
-from trimaran.features.diagnose.stall_remedies import Evidence, advise_on_stalls, name_stall
+from trimaran.features.diagnose.remedies import COMPUTE, LIMIT_GAIN, advise_job
 from trimaran.graph.types import Graph, ParameterUse, parameter_use
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.detect import spare_host_bytes
 from trimaran.machine.types import Allocation
-from trimaran.measure.observe.records import figure_interval
+from trimaran.measure.findings import sample_costs
+from trimaran.measure.observe.analysis import Findings, analyse_steps, measure_handover
+from trimaran.measure.observe.records import COUNTS, KINDS, ProcessRecord, figure_interval
 from trimaran.measure.stalls.findings import StallFindings, WayFindings, analyse_stalls
 from trimaran.measure.stalls.rank import RankRun
 from trimaran.measure.stalls.steps import CLASSES, Split, Way
 from trimaran.memory_budget import planned_memory
+from trimaran.planner.input_pipeline import MEMORY_SHARE, WORKER_BYTES
 from trimaran.planner.pins import MOST_WORKERS
 from trimaran.planning.loaded_plans import as_planned
 from trimaran.planning.preparation import cluster_environment, prepare
@@ -183,17 +187,10 @@ def report_stalls(task: StallTask, runs: Sequence[RankRun]) -> StallReport:
     way = choose_way(findings, memory_bytes=memory_bytes)
     own = findings.ways[way]
     limiter = name_stall(own.mean)
-    worth, not_worth = advise_on_stalls(
-        Evidence(
-            findings=findings,
-            way=way,
-            strategy=task.strategy,
-            graph=task.graph,
-            samples=task.job.global_batch_size,
-            memory_bytes=memory_bytes,
-            cores=usable_cores(),
-            on_device=device.kind != "cpu",
-        )
+    worth, not_worth = advise_job(
+        as_observed(task, findings, way, memory_bytes=memory_bytes),
+        handover=measure_handover,
+        whole=task.strategy.pp * task.strategy.tp == 1,
     )
     return StallReport(
         job=task.job.name,
@@ -214,6 +211,107 @@ def report_stalls(task: StallTask, runs: Sequence[RankRun]) -> StallReport:
         notes=list(describe_limits(task.strategy, findings, way)),
         environment=cluster_environment(task.cluster),
     )
+
+
+_STALLS = tuple(name for name in CLASSES if name not in (COMPUTE, _NO_CLASS))
+
+
+def name_stall(split: Split) -> str:
+    """The largest class other than compute, where it takes 5 % of the step; else "compute".
+
+    Args:
+        split: of a step
+
+    Example:
+        >>> parts = dict.fromkeys(CLASSES, 0.0)
+        >>> name_stall(Split(**parts | {"compute": 1.0, "fetch": 0.5, "communication": 0.1}))
+        'fetch'
+    """
+    largest = max(_STALLS, key=lambda name: float(getattr(split, name)))
+    return largest if getattr(split, largest) >= LIMIT_GAIN * split.step_s else COMPUTE
+
+
+def as_observed(task: StallTask, findings: StallFindings, way: Way, *, memory_bytes: int) -> Findings:
+    """The steps of a way as `observe` has those of a script: the same parts, read by the same analysis.
+
+    Args:
+        task: what was run
+        findings: what was measured
+        way: the way that counts; its blocks of ordinary length are taken
+        memory_bytes: of the host that is free [bytes]
+    """
+    strategy, own, runs = task.strategy, findings.ways[way], findings.runs
+    each = max(1, task.job.global_batch_size // strategy.dp)
+    facts = _facts_of(task, findings, own, each=each, memory_bytes=memory_bytes)
+    names = ["step", "cpu_ns", *(f"{kind}_ns" for kind in KINDS), *COUNTS]
+    records = []
+    for rank, (run, splits) in enumerate(zip(runs, findings.splits, strict=True)):
+        rows, busy_s = [dict.fromkeys(names, 0) | {"step": -1}], 0.0
+        for step in run.steps:
+            if step.number not in own.calm:
+                continue
+            split = splits[step.number]
+            update_s, busy_s = min(findings.update_s, split.compute), busy_s + step.busy_s
+            seconds = {
+                "load": split.loading_s,
+                "load_cpu": split.prepare,
+                "forward": split.compute - update_s,
+                "exposed": split.communication + split.synchronization,
+                "update": update_s,
+                "other": split.unattributed,
+                "cpu": busy_s,
+            }
+            counts = {"step": step.number, "backwards": 1, "samples": each, "batches_loaded": strategy.microbatches}
+            times = {f"{name}_ns": round(1e9 * seconds) for name, seconds in seconds.items()}
+            rows.append(dict.fromkeys(names, 0) | times | counts)
+        records.append(
+            ProcessRecord(
+                rank=rank,
+                world=len(runs),
+                steps=len(rows) - 1,
+                facts=facts,
+                columns={name: place for place, name in enumerate(names)},
+                rows=np.array([[row[name] for name in names] for row in rows], dtype=np.int64),
+                again=None,
+            )
+        )
+    return analyse_steps(records, np.array(sorted(own.calm), dtype=np.int64))
+
+
+def _facts_of(
+    task: StallTask, findings: StallFindings, own: WayFindings, *, each: int, memory_bytes: int
+) -> Mapping[str, object]:
+    """What `observe` knows of a process, of a rank of a job; `each`: samples of its step."""
+    runs, feeding = findings.runs, task.strategy.feeding
+    sampled = [run.sampled for run in runs if run.reads and run.sampled is not None]
+    samples = sample_costs(sampled, how="samples") if sampled else None
+    readers, exchange, halves = len(sampled) or 1, runs[0].exchange, runs[0].halves
+    nbytes, ddp = summed_bytes(task.strategy, task.program), None
+    if exchange is not None and halves is not None:
+        whole_s, spared_s = exchange.seconds(nbytes), exchange.seconds(nbytes) - halves.seconds(nbytes / 2)
+        coded = "" if task.strategy.compression is None else task.strategy.compression.name
+        ddp = {"comm_hook": coded, "exchange_ns": 1e9 * whole_s, "spared_s": max(0.0, spared_s)}
+    return {
+        "host": "",
+        "cores": usable_cores(),
+        "compiled": False,
+        "other_optimizers": False,
+        "batch_nbytes": each * max((one.sample_bytes for one in sampled), default=0),
+        "model": {"device": task.cluster.devices[0].kind, "gradient_dtypes": ["float32"], "ddp": ddp},
+        "loader": {
+            "workers": feeding.workers,
+            "batch_s": own.read_s + own.prepared_s,
+            "most": int(MEMORY_SHARE * memory_bytes // (WORKER_BYTES * readers)),
+        },
+        "samples": {
+            "kept": feeding.cached or samples is None,
+            "count": 0 if samples is None else samples.samples,
+            "nbytes": 0 if samples is None else samples.stored_bytes * samples.samples,
+            "repeat": samples is not None and samples.repeats,
+            "recall_s": 0.0 if samples is None else each * samples.recall.seconds,
+            "free": memory_bytes,
+        },
+    }
 
 
 def describe_feeding(feeding: Feeding) -> str:

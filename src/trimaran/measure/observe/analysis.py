@@ -192,6 +192,7 @@ class Findings:
         uneven_s: what a step would lose if each rank had the same samples [s]
         uneven_samples: largest mean share of samples of a rank over the mean share
         slower_s: what a step would lose if equal shares took all ranks equally long; 0 where shares are uneven [s]
+        slower: the same of each block, of the rank that is slowest in all of them, as a share of the block [0..1]
         counts: mean of the counts of a step
         elsewhere: processes that took steps and belong to another job
         queued: share of the time in which a rank's thread was ready and others had the processors, of the rank that
@@ -209,6 +210,7 @@ class Findings:
     uneven_s: float
     uneven_samples: float
     slower_s: float
+    slower: Sequence[float]
     counts: Mapping[str, float]
     elsewhere: int
     queued: float
@@ -241,22 +243,31 @@ def analyse(records: Sequence[ProcessRecord]) -> Findings:
     common, left_out = steady_steps(job)
     if len(common) < LEAST_STEPS:
         raise _too_few(records, len(common), left_out)
-    whole = _of_steps(job, common, left_out, elsewhere)
+    whole = analyse_steps(job, common, left_out, elsewhere)
     if len(common) < 2 * LEAST_STEPS:
         return whole
     middle = len(common) // 2
-    halves = [_of_steps(job, part, left_out, elsewhere) for part in (common[:middle], common[middle:])]
+    halves = [analyse_steps(job, part, left_out, elsewhere) for part in (common[:middle], common[middle:])]
     return replace(whole, halves=halves)
 
 
-def _of_steps(
+def analyse_steps(
     job: Sequence[ProcessRecord],
     common: NDArray[np.int64],
-    left_out: Mapping[str, int],
-    elsewhere: int,
+    left_out: Mapping[str, int] | None = None,
+    elsewhere: int = 0,
     *,
     quiet: bool = False,
 ) -> Findings:
+    """Where the time of some steps goes.
+
+    Args:
+        job: records of its ranks
+        common: numbers of the steps, which all ranks have
+        left_out: steps by the reason why they do not count
+        elsewhere: processes that took steps and belong to another job
+        quiet: without what the threads that train waited for a processor
+    """
     times = [StepTimes(record, common, quiet=quiet) for record in job]
     exchange = np.min([time.ns["exposed"] for time in times], axis=0)
     collective = np.min([time.ns["collective"] for time in times], axis=0)
@@ -268,18 +279,19 @@ def _of_steps(
     return Findings(
         ranks=ranks,
         mean=mean_step(each_step),
-        blocks=[mean_step(block) for block in _blocks(each_step)],
+        blocks=[mean_step(each_step[low:high]) for low, high in _edges(len(common))],
         steps=len(common),
         taken=job[0].steps,
-        left_out=left_out,
+        left_out=left_out or {},
         uneven_s=uneven_s,
         uneven_samples=uneven_samples,
         slower_s=slower_s,
+        slower=[_slower(times, edges) for edges in _edges(len(common))],
         counts={name: float(times[0].ns[name].mean()) for name in names},
         elsewhere=elsewhere,
         queued=max(float(time.ns["queued"].sum() / time.step.sum()) for time in times),
         halves=(),
-        quiet=None if quiet else _of_steps(job, common, left_out, elsewhere, quiet=True),
+        quiet=None if quiet else analyse_steps(job, common, left_out, elsewhere, quiet=True),
     )
 
 
@@ -301,9 +313,17 @@ def _share(part: Array, whole: Array) -> float:
     return float(part.sum() / whole.sum()) if whole.sum() else 0.0
 
 
-def _blocks(steps: Sequence[Parts]) -> list[Sequence[Parts]]:
-    edges = np.linspace(0, len(steps), min(_BLOCKS, len(steps) // 5 or 1) + 1).astype(int)
-    return [steps[low:high] for low, high in pairwise(edges)]
+def _edges(steps: int) -> Sequence[tuple[int, int]]:
+    """Where blocks of consecutive steps begin and end."""
+    return list(pairwise(np.linspace(0, steps, min(_BLOCKS, steps // 5 or 1) + 1).astype(int).tolist()))
+
+
+def _slower(times: Sequence[StepTimes], edges: tuple[int, int]) -> float:
+    """Work of the slowest rank beyond the mean rank's in some steps, as a share of them."""
+    slowest = max(times, key=lambda time: float(time.work.mean()))
+    part = slice(*edges)
+    mean = sum(time.work[part].mean() for time in times) / len(times)
+    return float((slowest.work[part].mean() - mean) / np.mean([time.step[part].mean() for time in times]))
 
 
 def _uneven(times: Sequence[StepTimes], fixed: float) -> tuple[float, float, float]:

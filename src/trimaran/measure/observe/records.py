@@ -193,7 +193,7 @@ def _check_written(plain: Mapping[str, Any], *, source: str) -> None:
         ) from None
     again = written.again or _Again()
     wrong = ""
-    if not {"step", "cpu_ns", "evaluation_ns", *(f"{kind}_ns" for kind in _KINDS), *_COUNTS} <= set(written.columns):
+    if not {"step", "cpu_ns", "evaluation_ns", *(f"{kind}_ns" for kind in KINDS), *COUNTS} <= set(written.columns):
         wrong = "columns are missing"
     elif len(set(written.columns)) < len(written.columns):
         wrong = "a column is there twice"
@@ -211,11 +211,11 @@ def _check_written(plain: Mapping[str, Any], *, source: str) -> None:
         )
 
 
-_KINDS = (
+KINDS = (
     *("load", "start", "copy", "forward", "loss", "backward", "exposed", "update", "sync", "collective", "other"),
     *("own", "evaluation"),
 )
-_COUNTS = (
+COUNTS = (
     *("forwards", "backwards", "samples", "batches_loaded", "load_cpu_ns", "syncs", "collectives"),
     *("collective_nbytes", "dry", "queued_ns", "load_asleep_ns"),
 )

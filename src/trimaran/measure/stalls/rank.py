@@ -24,9 +24,8 @@ Runs inside the ranks; imports torch.
 """
 
 import itertools
-import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,14 +37,11 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.timeline import Timeline
 from trimaran.launch.world import World
-from trimaran.measure.calibration.links import measure_encoding
 from trimaran.measure.findings import Sampled
 from trimaran.measure.input_pipeline import measure_samples
 from trimaran.measure.rounds import largest
 from trimaran.measure.stalls.page_cache import Forgotten, OpenedFiles, forget, held_files
 from trimaran.measure.stalls.steps import TimedStep, Way, sum_loadings
-from trimaran.pricing.tables import Curve, CurveKey
-from trimaran.program.gradients import Compression
 from trimaran.program.layout import strategy_layout
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.runtime.data.batch_shares import Share, microbatch_sizes
@@ -295,15 +291,10 @@ def _time_exchange(world: World, nbytes: int, dtype: torch.dtype) -> float:
 WAY_S = 3.0
 """Time that the steps of one way take, where their number is not given [s]."""
 
-COMPRESSIONS = (Compression(method="bf16"), Compression(method="powersgd", rank=4))
-"""Compressions of gradients that are looked at."""
-
 LEAST_STEPS, MOST_STEPS = 12, 120
 _ROUNDS = 6
 _ROUNDS_WITH_WORKERS = 3
 _WARM_UP = 5
-# Share of a step from which on it is worth knowing what a worker would take.
-_MATTERS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +311,6 @@ class RankRun:
         wanted: steps of each way that were wanted
         exchange: what adding up takes; None where gradients are not added up over all ranks
         halves: the same of numbers of 16 bits
-        coding: what the compressions of `COMPRESSIONS` take; empty where the exchange is too short to matter
         sampled: what its samples take; None where it reads none, or it was not asked for
     """
 
@@ -334,7 +324,6 @@ class RankRun:
     exchange: ExchangeTime | None
     sampled: Sampled | None
     halves: ExchangeTime | None = None
-    coding: Mapping[CurveKey, Curve] = field(default_factory=dict)
 
 
 def run_ways(
@@ -392,14 +381,14 @@ def run_ways(
                 forgotten = probe.forget(range(block.first, block.first + block.batches))
             run.take(block)
     exchange = halves = None
-    coding: Mapping[CurveKey, Curve] = {}
     if gradient_bytes and world.size > 1:
         exchange = measure_exchange(world, gradient_bytes)
         halves = measure_exchange(world, gradient_bytes // 2, torch.bfloat16)
-        # All ranks must come to the same.
-        whole_s = largest(world, exchange.seconds(gradient_bytes))
-        if whole_s > _MATTERS * largest(world, statistics.median(step.step_s for step in run.steps)):
-            coding = measure_encoding(world, COMPRESSIONS)
+    sampled = None
+    if samples and probe is not None:
+        sampled = measure_samples(
+            job, probe.dataset, rank=world.rank, ranks=world.size, device=world.device, workers=False
+        )
     return RankRun(
         steps=tuple(run.steps),
         timelines=run.finish(),
@@ -410,17 +399,8 @@ def run_ways(
         wanted=wanted,
         exchange=exchange,
         halves=halves,
-        coding=coding,
-        sampled=_look_at_samples(job, probe.dataset, world, run.steps) if samples and probe is not None else None,
+        sampled=sampled,
     )
-
-
-def _look_at_samples(job: Job, dataset: Any, world: World, steps: Sequence[TimedStep]) -> Sampled:
-    """Times of samples; also in a worker, where loading is a relevant part of the steps."""
-    loadings = [step.loading for step in steps if step.loading is not None]
-    loading_s = sum(one.read_s + one.prepared_s for one in loadings)
-    matters = loading_s > _MATTERS * sum(step.step_s for step in steps if step.loading is not None)
-    return measure_samples(job, dataset, rank=world.rank, ranks=world.size, device=world.device, workers=matters)
 
 
 @dataclass(slots=True)

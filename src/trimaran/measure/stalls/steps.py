@@ -13,29 +13,22 @@ Why a step waits for its loading: reading, preparing, or the copy to the device.
 Where the training's thread loads, its times are known. Where workers load, the thread only waits; its wait is shared
 out to reading and preparing in the proportion of the workers' times.
 
-Why a rank blocks in an exchange: because of the exchange itself, or because another rank came late.
-
-For collectives the two are separated as `observe` does: the shortest
-wait over the ranks is the exchange, because the last one to come does not wait; a longer wait of another one is
-for slower ranks. Waits between which a rank computes nothing are one wait, as there only their sum says when
-the rank could go on:
+Why a rank blocks in an exchange: because of the exchange itself, or because another rank came late. The two are told
+apart as `observe` does: the shortest wait of a step over its ranks is the exchange, because the last rank to come does
+not wait; what another one waits longer is for slower ranks, or for other stages of a pipeline.
 
     rank 0   F ██ B ████ b0 ▒▒▒▒▒▒ b1 ▒▒▒│ U      7 = 3 communication + 4 synchronization
     rank 1   F ██ B ████████ b0 ▒ b1 ▒▒  │ U      3 communication
-
-A message has two ends. Before both have posted it, a rank that waits does so for the other rank; after that for the
-link. Packing and posting, which come first, are communication.
 """
 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Literal, get_args
 
-from trimaran.base.timeline import COMMUNICATION, COMPUTE, HOST, WAIT, Span, Timeline
-from trimaran.program.rules.deadlock import match_messages
-from trimaran.program.types import COLLECTIVES, Instruction, Kind, Program
+from trimaran.base.timeline import COMPUTE, HOST, WAIT, Span, Timeline
+from trimaran.program.types import Kind, Program
 from trimaran.runtime.data.prefetch import Loading
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -171,121 +164,6 @@ def divide_loading(loading: Loading | None, load_s: float, *, host_blocks: bool 
     return LoadParts(fetch=fetch, prepare=prepare, copy=copy if host_blocks else copy + rest, rest=rest * host_blocks)
 
 
-@dataclass(slots=True, kw_only=True)
-class Waited:
-    """How long one rank blocked in the exchanges of a step.
-
-    Attributes:
-        communication: because of the exchanges themselves [s]
-        synchronization: because other ranks came later [s]
-    """
-
-    communication: float = 0.0
-    synchronization: float = 0.0
-
-
-@dataclass(slots=True)
-class _Standing:
-    """The waits of one rank in the collectives of one group, by the compute between which they lie."""
-
-    tokens: dict[int, list[str]] = field(default_factory=dict)
-    seconds: dict[int, list[float]] = field(default_factory=dict)
-
-    def add(self, part: int, token: str, seconds: float) -> None:
-        self.tokens.setdefault(part, []).append(token)
-        self.seconds.setdefault(part, []).append(seconds)
-
-    @property
-    def order(self) -> tuple[tuple[str, ...], ...]:
-        return tuple(tuple(tokens) for tokens in self.tokens.values())
-
-    def by_part(self) -> dict[str, float]:
-        return {str(number): sum(seconds) for number, seconds in enumerate(self.seconds.values())}
-
-    def by_token(self) -> dict[str, float]:
-        found: dict[str, float] = defaultdict(float)
-        for part, tokens in self.tokens.items():
-            for token, seconds in zip(tokens, self.seconds[part], strict=True):
-                found[token] += seconds
-        return found
-
-
-class Exchanges:
-    """The exchanges of a program.
-
-    Args:
-        program: of a step
-    """
-
-    def __init__(self, program: Program) -> None:
-        self._instructions = {instruction.id: instruction for instruction in program}
-        self._other: dict[str, str] = {}
-        for channel in match_messages(program):
-            for send, receive in channel:
-                one, two = (program.ranks[spot.rank][spot.position].id for spot in (send, receive))
-                self._other |= {one: two, two: one}
-
-    def find(self, name: str) -> Instruction | None:
-        """The instruction of a span; None: the program has none of that name."""
-        return self._instructions.get(name)
-
-    def divide(self, spans: Iterable[Span]) -> dict[int, Waited]:
-        """How long each rank blocked in one step, and why.
-
-        Args:
-            spans: of one step, all ranks
-
-        Returns:
-            By rank, for those that waited at all.
-        """
-        waits: list[Span] = []
-        posted: dict[str, float] = {}
-        busy: dict[int, list[float]] = defaultdict(list)
-        for span in spans:
-            if span.stream == WAIT:
-                waits.append(span)
-            elif span.stream == COMMUNICATION:
-                posted[span.instruction] = span.start_s
-            else:
-                busy[span.rank].append(span.start_s)
-        for starts in busy.values():
-            starts.sort()
-        found: dict[int, Waited] = defaultdict(Waited)
-        groups: dict[tuple[int, ...], dict[int, _Standing]] = defaultdict(lambda: defaultdict(_Standing))
-        for wait in waits:
-            instruction = self._instructions.get(wait.instruction)
-            if instruction is not None and instruction.kind in COLLECTIVES:
-                part = bisect_right(busy[wait.rank], wait.start_s)
-                groups[instruction.group][wait.rank].add(part, instruction.token, wait.seconds)
-                continue
-            on_link_s = self._on_the_link(wait, posted)
-            found[wait.rank].communication += on_link_s
-            found[wait.rank].synchronization += wait.seconds - on_link_s
-        for group, standing in groups.items():
-            _divide_group(group, standing, found)
-        return dict(found)
-
-    def _on_the_link(self, wait: Span, posted: Mapping[str, float]) -> float:
-        """How much of the wait for a message was because of the link [s]."""
-        own_s = posted.get(wait.instruction, wait.start_s)
-        other_s = posted.get(self._other.get(wait.instruction, ""), own_s)
-        if wait.start_s <= own_s:
-            # Packing it, and handing it over.
-            return wait.seconds
-        return min(wait.seconds, max(0.0, wait.end_s - max(own_s, other_s)))
-
-
-def _divide_group(group: Sequence[int], standing: Mapping[int, _Standing], found: dict[int, Waited]) -> None:
-    alike = len({one.order for one in standing.values()}) == 1
-    waited = {rank: one.by_part() if alike else one.by_token() for rank, one in standing.items()}
-    for key in sorted({key for parts in waited.values() for key in parts}):
-        shortest = min(waited.get(rank, {}).get(key, 0.0) for rank in group)
-        for rank, parts in waited.items():
-            own = parts.get(key, 0.0)
-            found[rank].communication += min(own, shortest)
-            found[rank].synchronization += own - min(own, shortest)
-
-
 Way = Literal["cold", "cached", "synthetic"]
 """How a step gets its batch: samples that are read for the first time; the same ones again; the same batch again."""
 
@@ -333,25 +211,28 @@ def split_steps(
     Returns:
         For each rank, splits by the number of the step; steps that were not recorded are left out.
     """
-    spans = spans_by_step(timelines)
-    exchanges = Exchanges(program)
-    waited = {number: exchanges.divide(of) for number, of in spans.items()}
-    loads = {number: _loads(of, exchanges) for number, of in spans.items()}
-    computed = {number: _computed(of) for number, of in spans.items()}
-    return [
-        {
-            step.number: _split(
+    no_loads = {instruction.id for instruction in program if instruction.kind is not Kind.LOAD}
+    found: list[dict[int, Split]] = [{} for _ in steps]
+    lanes = {number: _lanes(spans) for number, spans in spans_by_step(timelines).items()}
+    waited = {
+        number: [_seconds(of.get((rank, WAIT), ())) for rank in range(len(steps))] for number, of in lanes.items()
+    }
+    for rank, own in enumerate(steps):
+        for step in own:
+            if step.number not in lanes:
+                continue
+            of = lanes[step.number]
+            loads = [span for span in of.get((rank, HOST), ()) if span.instruction not in no_loads]
+            computes, waits = of.get((rank, COMPUTE), ()), of.get((rank, WAIT), ())
+            found[rank][step.number] = _split(
                 step,
-                loads[step.number].get(rank, 0.0),
-                computed[step.number].get(rank, 0.0),
-                waited[step.number].get(rank, Waited()),
-                host_blocks,
+                load_s=_seconds(loads),
+                compute_s=_seconds(computes) - _shared(computes, waits),
+                waited_s=waited[step.number][rank],
+                shortest_s=min(waited[step.number]),
+                host_blocks=host_blocks,
             )
-            for step in own
-            if step.number in spans
-        }
-        for rank, own in enumerate(steps)
-    ]
+    return found
 
 
 def spans_by_step(timelines: Iterable[Timeline]) -> dict[int, list[Span]]:
@@ -366,26 +247,16 @@ def spans_by_step(timelines: Iterable[Timeline]) -> dict[int, list[Span]]:
     return found
 
 
-def _loads(spans: Sequence[Span], exchanges: Exchanges) -> Mapping[int, float]:
-    """Time of the loads of each rank [s]."""
-    found: dict[int, float] = defaultdict(float)
-    for span in spans:
-        instruction = exchanges.find(span.instruction)
-        if span.stream == HOST and (instruction is None or instruction.kind is Kind.LOAD):
-            found[span.rank] += span.seconds
-    return found
-
-
-def _computed(spans: Sequence[Span]) -> Mapping[int, float]:
-    """Compute of each rank without the waits inside it [s]."""
+def _lanes(spans: Iterable[Span]) -> Mapping[tuple[int, str], Sequence[Span]]:
+    """The spans of each rank and stream, in order."""
     lanes: dict[tuple[int, str], list[Span]] = defaultdict(list)
     for span in sorted(spans, key=lambda span: span.start_s):
         lanes[span.rank, span.stream].append(span)
-    return {
-        rank: sum(span.seconds for span in lane) - _shared(lane, lanes.get((rank, WAIT), ()))
-        for (rank, stream), lane in lanes.items()
-        if stream == COMPUTE
-    }
+    return lanes
+
+
+def _seconds(spans: Iterable[Span]) -> float:
+    return sum(span.seconds for span in spans)
 
 
 def _shared(one: Sequence[Span], other: Sequence[Span]) -> float:
@@ -400,16 +271,17 @@ def _shared(one: Sequence[Span], other: Sequence[Span]) -> float:
     return found
 
 
-def _split(step: TimedStep, load_s: float, compute_s: float, waited: Waited, host_blocks: bool) -> Split:
+def _split(
+    step: TimedStep, *, load_s: float, compute_s: float, waited_s: float, shortest_s: float, host_blocks: bool
+) -> Split:
     parts = divide_loading(step.loading, load_s, host_blocks=host_blocks)
-    recorded_s = load_s + compute_s + waited.communication + waited.synchronization
     return Split(
         fetch=parts.fetch,
         # Naming the share draws the order of its epoch, where it is the first of it. Workers start in a load.
         prepare=parts.prepare + step.asked_s,
         copy=parts.copy,
         compute=compute_s,
-        communication=waited.communication,
-        synchronization=waited.synchronization,
-        unattributed=parts.rest + step.step_s - recorded_s,
+        communication=shortest_s,
+        synchronization=waited_s - shortest_s,
+        unattributed=parts.rest + step.step_s - (load_s + compute_s + waited_s),
     )

@@ -1,18 +1,18 @@
 """What was measured, made by hand: two replicas of a chain, in milliseconds."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from tests import builders
-from tests.builders import problem
 
-from trimaran.features.diagnose.stall_remedies import Evidence
 from trimaran.measure.findings import Sampled
 from trimaran.measure.observe.records import mean_step
-from trimaran.measure.stalls.findings import ReadyBucket, StallFindings, WayFindings
+from trimaran.measure.stalls.findings import StallFindings, WayFindings
 from trimaran.measure.stalls.page_cache import Forgotten
 from trimaran.measure.stalls.rank import ExchangeTime, RankRun
-from trimaran.measure.stalls.steps import CLASSES, Split
+from trimaran.measure.stalls.steps import CLASSES, Split, TimedStep
 
 MS = 1e-3
 
@@ -21,9 +21,7 @@ def split(**milliseconds: float) -> Split:
     return Split(**{name: MS * milliseconds.get(name, 0.0) for name in CLASSES})
 
 
-def way(
-    *ranks: Split, read: float = 0.0, prepared: float = 0.0, taken: float = 0.0, busy: float = 0.0, late: float = 0.0
-) -> WayFindings:
+def way(*ranks: Split, read: float = 0.0, prepared: float = 0.0, steps: int = 20) -> WayFindings:
     """Two ranks, or one of which both are copies; two blocks that are alike."""
     both = ranks if len(ranks) == 2 else ranks * 2
     mean = mean_step(both)
@@ -31,19 +29,16 @@ def way(
         mean=mean,
         blocks=(mean, mean),
         ranks=tuple(both),
-        rank_blocks=(tuple(both),) * 2,
-        steps=10,
+        steps=steps,
+        calm=frozenset(range(steps)),
         read_s=MS * read,
         prepared_s=MS * prepared,
-        taken_s=MS * taken,
-        busy_s=MS * busy,
-        late_s=MS * late,
     )
 
 
 def uneven(cached: WayFindings, *blocks: Split) -> WayFindings:
     """The same with blocks that differ, on both ranks alike."""
-    return replace(cached, blocks=blocks, rank_blocks=tuple((block, block) for block in blocks))
+    return replace(cached, blocks=blocks)
 
 
 def run(**fields: Any) -> RankRun:
@@ -62,12 +57,11 @@ def run(**fields: Any) -> RankRun:
 
 
 def sampled(**fields: Any) -> Sampled:
-    """A thousand samples of 1000 bytes: a microbatch is taken over in 1 ms, a sample got out of a cache in 0.25 ms."""
+    """A thousand samples of 1000 bytes: one is got out of a cache in 0.25 ms."""
     plain = Sampled(
         reads=[[0.0]],
         again=[[0.0]],
         makes=[(1, 0.0), (4, 0.0)],
-        takes=[(1, MS), (4000, MS)],
         recalls=[(1, 0.25 * MS), (4, MS)],
         sample_bytes=1000,
         stored_bytes=1000,
@@ -78,29 +72,34 @@ def sampled(**fields: Any) -> Sampled:
 
 
 def findings(cached: WayFindings, **fields: Any) -> StallFindings:
-    plain = StallFindings(ways={"cached": cached}, runs=(run(), run()), buckets=(), backward_s=20 * MS, update_s=4 * MS)
-    return replace(plain, **fields)
-
-
-def evidence(found: StallFindings, **fields: Any) -> Evidence:
-    plain = Evidence(
-        findings=found,
-        way="cached",
-        strategy=builders.strategy(dp=2),
-        graph=problem().graph,
-        samples=8,
-        cores=8,
-        memory_bytes=64 << 30,
-        on_device=False,
+    """Each step of a rank as its mean, or by what is given of it in turns."""
+    turns: Sequence[Sequence[Split]] = fields.pop("turns", [[one] for one in cached.ranks])
+    busy_s = MS * fields.pop("busy", 0.0) / 2
+    runs = fields.pop("runs", (run(), run()))
+    steps = tuple(
+        TimedStep(number=number, way="cached", block=0, asked_s=0.0, step_s=1.0, busy_s=busy_s)
+        for number in range(cached.steps)
+    )
+    plain = StallFindings(
+        ways={"cached": cached},
+        runs=tuple(replace(one, steps=steps) for one in runs),
+        splits=[{number: own[number % len(own)] for number in range(cached.steps)} for own in turns],
+        update_s=4 * MS,
     )
     return replace(plain, **fields)
 
 
-def exchanging(cached: WayFindings, *, latency: float, bytes_per_ms: float, **before_end: float) -> StallFindings:
-    """With buckets of 1000 bytes, complete so many milliseconds before the end of the backward."""
+def task(**strategy: Any) -> Any:
+    """Two replicas of 4 samples a step."""
+    return SimpleNamespace(
+        strategy=builders.strategy(**{"dp": 2} | strategy),
+        job=SimpleNamespace(global_batch_size=8),
+        program=None,
+        cluster=SimpleNamespace(devices=[SimpleNamespace(kind="cpu")]),
+    )
+
+
+def exchanging(cached: WayFindings, *, latency: float, bytes_per_ms: float) -> StallFindings:
+    """With an exchange that takes so long alone, of gradients of any type."""
     exchange = ExchangeTime(latency_s=MS * latency, bytes_per_s=bytes_per_ms / MS)
-    buckets = [
-        ReadyBucket(label=label, nbytes=1000, before_end_s=MS * milliseconds)
-        for label, milliseconds in before_end.items()
-    ]
-    return findings(cached, buckets=tuple(buckets), runs=(run(exchange=exchange),) * 2)
+    return findings(cached, runs=(run(exchange=exchange, halves=exchange),) * 2)

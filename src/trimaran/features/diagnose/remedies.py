@@ -1,12 +1,14 @@
-"""Remedies for a script that was observed, each with the time that it would save.
+"""Remedies for a script or a job that was observed, each with the time that it would save.
 
 A step is split into parts that sum to it (`measure.observe.records.Parts`). A remedy says what the step would be
 without some share of a part, so its gain is arithmetic on the parts; for larger batches and other forms of the update,
-on a copy of the model that was timed again. The limiter of the script is what the best remedy acts on.
+on a copy of the model that was timed again. The limiter of the script is what the best remedy acts on. What is to be
+done is said in the words of who can do it: a script has torch's options, a job those of Trimaran.
 
     loader            T' = max(T − load + arrival, load / workers, processor time / cores)
+    samples           T' = T − load + getting them out of the host's memory
     exchange          T' = T − (exchange + update) (1 − 1/k)            accumulated over k steps
-                      T' = T − min(exchange, whole exchange / 2)        half the bytes
+                      T' = T − min(exchange, whole exchange / 2)        half the bytes, and no more than they save alone
     synchronisation   T' = T − (collective + chance waits + sync) (1 − 1/n)       every n steps
     uneven batches    T' = T − (work of most samples − work of mean samples)
     small kernels     T' = load + (forward + backward) × t(kB) / (k t(B)) + (update + other) / k, per B samples
@@ -14,6 +16,7 @@ on a copy of the model that was timed again. The limiter of the script is what t
                       T' = T − pointwise operators × time of an empty one
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +24,7 @@ from statistics import median
 from typing import TypedDict, TypeVar
 
 from trimaran.base.remedies import Remedy, rank_remedies
-from trimaran.base.units import format_seconds, format_span
+from trimaran.base.units import format_bytes, format_seconds, format_span
 from trimaran.measure.observe.analysis import Findings
 from trimaran.measure.observe.records import (
     Parts,
@@ -30,6 +33,7 @@ from trimaran.measure.observe.records import (
     fixed_share,
     growth,
     growth_interval,
+    interval,
     ratio_interval,
 )
 
@@ -63,6 +67,9 @@ def gain_between(
 ) -> Gain:
     """The share of the step that a remedy saves, with its 90 % interval.
 
+    One block says nothing of how far blocks are apart: a gain may then as well be none, or all, and a loss may be
+    larger by as much.
+
     Args:
         share: that it saves of a step, or of what else sums up steps
         mean: of all blocks
@@ -72,7 +79,14 @@ def gain_between(
     intervals = [figure_interval(of, mean, blocks) for of in (share, *ends)]
     found = min(intervals[0][0], MOST_GAIN)
     low, high = min(low for _, low, _ in intervals), max(high for _, _, high in intervals)
+    if found and len(blocks) < 2:
+        low, high = 0.0 if found > 0 else found - MOST_GAIN, MOST_GAIN
     return {"predicted_gain": found, "gain_interval": (min(low, found), min(max(high, found), MOST_GAIN))}
+
+
+def _said(findings: Findings, *, script: str, job: str) -> str:
+    """What to do, for who can do it."""
+    return job if findings.facts.get("samples") else script
 
 
 def gain(findings: Findings, saved: Callable[[Parts], float], *ends: Callable[[Parts], float]) -> Gain:
@@ -108,9 +122,11 @@ def accumulate(findings: Findings) -> Iterator[Remedy]:
         method="estimated",
         limiter="exchange",
         name=f"accumulate {_ACCUMULATE} steps",
-        action=(
-            f"Exchange and update once in {_ACCUMULATE * now} backwards{_of_now(now)} (DDP's no_sync for the others); "
-            f"the global batch grows by {_ACCUMULATE}, or shrink the local one."
+        action=_said(
+            findings,
+            script=f"Exchange and update once in {_ACCUMULATE * now} backwards{_of_now(now)} (DDP's no_sync for the "
+            f"others); the global batch grows by {_ACCUMULATE}, or shrink the local one.",
+            job=f"Exchange and update once in {_ACCUMULATE} batches; the global batch grows by {_ACCUMULATE}.",
         ),
         basis=(
             f"Of a step, {format_seconds(mean.exchange)} are exposed exchange and "
@@ -145,16 +161,21 @@ def halve(findings: Findings) -> Iterator[Remedy]:
     if ddp["comm_hook"]:
         return
     whole = min((rank.record.facts["model"]["ddp"]["exchange_ns"] for rank in findings.ranks), default=0) * 1e-9
+    alone = ddp.get("spared_s", math.inf)  # what is exposed beyond that is contention, which stays
 
     def saved(parts: Parts) -> float:
-        return min(parts.exchange, max(whole, parts.exchange) / 2)
+        return float(min(parts.exchange, max(whole, parts.exchange) / 2, alone))
 
     yield Remedy(
         id="compress-gradients",
         method="estimated",
         limiter="exchange",
         name="send bf16 gradients",
-        action="Register DDP's bf16_compress_hook: half the bytes of float32 are sent.",
+        action=_said(
+            findings,
+            script="Register DDP's bf16_compress_hook: half the bytes of float32 are sent.",
+            job='Send gradients as bf16 (lossy, so opt-in: "--allow compress").',
+        ),
         basis=(
             f"An exchange takes {format_seconds(max(whole, findings.mean.exchange))}, of which "
             f"{format_seconds(findings.mean.exchange)} are exposed; it becomes half as long."
@@ -263,6 +284,7 @@ def weighted(findings: Findings) -> Iterator[Remedy]:
     if len(findings.ranks) < 2:
         return
     saved = findings.slower_s / findings.mean.step_s
+    low, high = interval(saved, findings.slower) if saved else (0.0, 0.0)
     slowest = max(findings.ranks, key=lambda rank: rank.work_s)
     yield Remedy(
         id="even-ranks",
@@ -272,7 +294,9 @@ def weighted(findings: Findings) -> Iterator[Remedy]:
         action=f"Give rank {slowest.rank} fewer samples than the others, or find what else uses its device.",
         basis=f"For equal samples it works {format_seconds(findings.slower_s)} longer than the mean rank.",
         assumption="it stays the slower one.",
-        **gain(findings, lambda parts: saved * parts.step_s),
+        setting={"rank": slowest.rank},
+        predicted_gain=min(saved, MOST_GAIN),
+        gain_interval=(min(low, saved), min(high, MOST_GAIN)),
     )
 
 
@@ -418,36 +442,29 @@ def workers(findings: Findings, *, handover: Callable[[int], float | None]) -> I
     mean = findings.mean
     if loader is None or mean.load < _WORTH * mean.step_s:
         return
-    first, cores = findings.first, findings.facts["cores"]
-    now = loader["workers"]
+    cores, now = findings.facts["cores"], loader["workers"]
     handed_over = 0.0 if now else handover(findings.facts["batch_nbytes"])
     # A step may load several batches, to accumulate over them.
     arrives = (handed_over or 0.0) * max(1.0, findings.counts["batches_loaded"])
-    # With workers that are waited for, all of them are busy all the time.
-    one_batch = mean.load if not now else now * mean.step_s
+    one_batch = _one_batch(findings)
     rest = mean.step_s - mean.load
-    here = [rank for rank in findings.ranks if rank.record.facts["host"] == findings.facts["host"]]
-    busy = sum(rank.busy_cores for rank in here)
-    computes = first.load_cpu > 0.5 or now > 0
-    # The processor time of workers that exist already is not seen: they are taken to compute.
-    demand = (busy + (now * len(here) if now else 0)) if computes else 0.0
-
-    def after(parts: Parts, workers: int) -> float:
-        batch = parts.load if not now else now * parts.step_s
-        bounds = (parts.step_s - parts.load + arrives, batch / workers, demand * parts.step_s / cores)
-        return float(max(bounds))
-
-    most = _MOST_WORKERS if not computes else max(1, cores - len(here))
+    most = _MOST_WORKERS if not _loading_computes(findings) else max(1, cores - _threads_here(findings)[1])
+    most = min(most, loader.get("most", most))
     wanted = next((n for n in range(1, most) if one_batch / n <= _ENOUGH * rest), most)
     if wanted <= now:
         return
+    after = step_with_workers(findings, wanted, arrives_s=arrives)
     text = "worker" if wanted == 1 else "workers"
     yield Remedy(
         id="load-ahead",
         method="estimated",
         limiter=LOADER,
         name=f"load in {wanted} {text}",
-        action=f"Give the DataLoader num_workers={wanted} (now {now}) and persistent_workers=True.",
+        action=_said(
+            findings,
+            script=f"Give the DataLoader num_workers={wanted} (now {now}) and persistent_workers=True.",
+            job=f"Let {wanted} {text} of each rank load ahead of its steps (--workers {wanted}; now {now}).",
+        ),
         basis=(
             f"A step's data takes {format_seconds(one_batch)} to load and {format_seconds(arrives)} to arrive from "
             f"workers, the rest of a step {format_seconds(rest)}; the step becomes the longer of the rest with the "
@@ -455,8 +472,41 @@ def workers(findings: Findings, *, handover: Callable[[int], float | None]) -> I
         ),
         assumption=_of_workers(iterable=loader.get("iterable", False), known=handed_over is not None),
         setting={"workers": wanted},
-        **gain(findings, lambda parts: parts.step_s - after(parts, wanted)),
+        **gain(findings, lambda parts: parts.step_s - after(parts)),
     )
+
+
+def step_with_workers(findings: Findings, workers: int, *, arrives_s: float) -> Callable[[Parts], float]:
+    """What a step becomes with a number of worker processes, from its parts as they are [s].
+
+    Args:
+        findings: of an observed script
+        workers: of each rank
+        arrives_s: until the ready batches of a step have come from them [s]
+    """
+    mean, cores, now = findings.mean, findings.facts["cores"], findings.facts["loader"]["workers"]
+    here = [rank for rank in findings.ranks if rank.record.facts["host"] == findings.facts["host"]]
+    # The processor time of workers that exist already is not seen: they are taken to compute.
+    demand = sum(rank.busy_cores for rank in here) + now * len(here) if _loading_computes(findings) else 0.0
+
+    def after(parts: Parts) -> float:
+        batch = _one_batch(findings) * (parts.step_s / mean.step_s if now else parts.load / mean.load)
+        return float(max(parts.step_s - parts.load + arrives_s, batch / workers, demand * parts.step_s / cores))
+
+    return after
+
+
+def _one_batch(findings: Findings) -> float:
+    """Time that a step's data take to load [s]; workers that are waited for are busy all the time."""
+    loader, mean = findings.facts["loader"], findings.mean
+    now = loader["workers"]
+    return float(loader.get("batch_s") or (now * mean.step_s if now else mean.load))
+
+
+def _loading_computes(findings: Findings) -> bool:
+    """Whether loading takes a processor; what workers of a script do is not seen, and taken to."""
+    loader = findings.facts["loader"]
+    return findings.first.load_cpu > 0.5 or (loader["workers"] > 0 and not loader.get("batch_s"))
 
 
 def _of_workers(*, iterable: bool, known: bool) -> str:
@@ -482,6 +532,34 @@ def persistent(findings: Findings) -> Iterator[Remedy]:
         basis=f"Starting workers anew each epoch takes {format_seconds(findings.mean.start)} of the mean step.",
         setting={},
         **gain(findings, lambda parts: parts.start),
+    )
+
+
+def kept(findings: Findings) -> Iterator[Remedy]:
+    """Samples of a job that stay in the host's memory after their first read."""
+    samples, mean = findings.facts["samples"], findings.mean
+    if samples["kept"]:
+        return
+    needed, free = samples["nbytes"], samples["free"]
+    about = f"All {samples['count']} samples take {format_bytes(needed)}, of {format_bytes(free)} free"
+    obstacle = ""
+    if not samples["repeat"]:
+        obstacle = "The same sample is another one each time (it draws random numbers), so that it cannot be kept."
+    elif not needed:
+        obstacle = "Samples are not alike, so that they cannot be kept."
+    elif needed > free // 2:
+        obstacle = f"{about}, which is too much."
+    yield Remedy(
+        id="keep-samples",
+        method="estimated",
+        limiter=LOADER,
+        name="keep samples in memory",
+        action="Keep each sample in the host's memory after its first read.",
+        basis=obstacle
+        or f"{about}. A step waits {format_seconds(mean.load)} for its data; getting them out of it takes "
+        f"{format_seconds(samples['recall_s'])}.",
+        assumption="the job goes through its data more than once.",
+        **gain(findings, lambda parts: 0.0 if obstacle else parts.load - samples["recall_s"]),
     )
 
 
@@ -518,7 +596,7 @@ def fewer_threads(findings: Findings) -> Iterator[Remedy]:
 def _threads_here(findings: Findings) -> tuple[int, int]:
     """Threads of the script on the host of its first rank, and its processes there."""
     here = [rank.record.facts for rank in findings.ranks if rank.record.facts["host"] == findings.facts["host"]]
-    return sum(facts["threads"] for facts in here), len(here)
+    return sum(facts.get("threads", 1) for facts in here), len(here)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -559,6 +637,23 @@ def advise(findings: Findings, *, handover: Callable[[int], float | None]) -> li
     )
     remedies = [remedy for make in makers for remedy in make(findings)]
     return rank_remedies(remedy for remedy in remedies if remedy.predicted_gain >= LEAST_GAIN)
+
+
+def advise_job(
+    findings: Findings, *, handover: Callable[[int], float | None], whole: bool
+) -> tuple[list[Remedy], list[Remedy]]:
+    """Remedies for a job: those that are sure to be worth it, the surest gain first, and the others by predicted gain.
+
+    Args:
+        findings: of an observed job
+        handover: as for `advise`
+        whole: each rank has a whole replica, so that shares of a batch can be by the speed of ranks
+    """
+    makers = (partial(workers, handover=handover), kept, accumulate, halve, *((weighted,) if whole else ()))
+    ranked = rank_remedies(remedy for make in makers for remedy in make(findings))
+    worth = [remedy for remedy in ranked if remedy.gain_interval[0] >= LEAST_GAIN]
+    worth.sort(key=lambda remedy: remedy.gain_interval[0], reverse=True)
+    return worth, [remedy for remedy in ranked if remedy not in worth]
 
 
 def name_limiter(remedies: Sequence[Remedy]) -> str:
