@@ -17,7 +17,7 @@ from trimaran.rehearsal.record import Await, Issue, Mark, Run, Step, Wait
 pytestmark = pytest.mark.usefixtures("_forked_rehearsals")
 
 SCRIPT = """
-import copy, glob, json, os, shutil, threading
+import copy, json, os, shutil, threading
 import torch, torch.nn as nn, torch.nn.functional as F
 
 torch.cuda.set_device(0)
@@ -180,15 +180,24 @@ def pointers_that_do_not_overlap():
     return apart and parts[0].untyped_storage().data_ptr() == parts[0].data_ptr() == parts[0][0].data_ptr()
 
 
-def saved_files_that_are_listed():
+def saved_files_that_are_copied_and_moved():
     os.makedirs("kept", exist_ok=True)
-    torch.save({"at": 3}, "kept/one.pt")
+    torch.save({"at": 3}, "kept/one.tmp")
+    os.replace("kept/one.tmp", "kept/one.pt")
     shutil.copyfile("kept/one.pt", "kept/two.pt")
     with open("kept/two.pt", "rb") as file:
         found = torch.load(file)
-    names = sorted(os.listdir("kept")), sorted(glob.glob("kept/*.pt"))
+    there = [os.path.exists(f"kept/{name}") for name in ("one.tmp", "one.pt", "two.pt")]
     shutil.rmtree("kept")
-    return found == {"at": 3} and names == (["one.pt", "two.pt"], ["kept/one.pt", "kept/two.pt"])
+    return found == {"at": 3} and there == [False, True, True] and not os.path.exists("kept/two.pt")
+
+
+def models_that_safetensors_saves():
+    from safetensors.torch import load_model, save_model
+
+    model = torch.nn.Linear(4, 6, device="cuda")
+    save_model(model, "model.safetensors")
+    return load_model(torch.nn.Linear(4, 6, device="cuda"), "model.safetensors") == (set(), [])
 
 
 def weights_that_are_read_by_parts():

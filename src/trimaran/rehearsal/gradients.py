@@ -59,6 +59,9 @@ class Gradients:
 
     def of(self, tensor: torch.Tensor) -> Label:
         """What has touched a tensor."""
+        whole = self._whole(tensor)
+        if whole is not None:
+            return whole[0]
         place = self._place(tensor)
         if place is None:
             return None
@@ -71,6 +74,17 @@ class Gradients:
                 if there is not None:
                     label = there if label is None else label | there
         return _OWN if label is None and rest > 0 and block.part == "backward" else label
+
+    def _whole(self, tensor: torch.Tensor) -> tuple[Label] | None:
+        """The label of a tensor by that of its block, where this has one alone; None: it has several."""
+        block = self._recorder.block_of(tensor) if isinstance(tensor, FakeTensor) else None
+        if block is None or not tensor.numel():
+            return (None,)
+        parts = self._labels.get(block.block)
+        if not parts:
+            return (_OWN if block.part == "backward" else None,)
+        low, high, label = parts[0]
+        return (label,) if len(parts) == 1 and not low and high >= tensor.untyped_storage().nbytes() else None
 
     def any_of(self, tensors: Iterable[torch.Tensor]) -> bool:
         """Whether one of these is a gradient, or was touched."""
@@ -110,11 +124,11 @@ class Gradients:
             return
         values = (*args, *kwargs.values()) if kwargs else args
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        lists = [value for value in values if isinstance(value, (list, tuple)) and _holds_tensors(value)]
         is_mutable = func._schema.is_mutable
-        in_forward = self._recorder.lines.are_in_module or any(one.requires_grad for one in tensors)
-        if in_forward and not is_mutable and torch.is_grad_enabled():
-            return
+        makes = not is_mutable and torch.is_grad_enabled()
+        if makes and (self._recorder.lines.are_in_module or any(one.requires_grad for one in tensors)):
+            return  # a forward
+        lists = [value for value in values if isinstance(value, (list, tuple)) and _holds_tensors(value)]
         name = func._schema.name.rpartition("::")[2].rstrip("_")
         if lists and name.startswith(("_foreach_", "_fused_", "_amp_foreach_")):
             targets = lists[0] if is_mutable else outs

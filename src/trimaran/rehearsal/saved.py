@@ -1,17 +1,15 @@
 """What a script saves and loads again, without a file being written.
 
 A checkpoint of tensors without data would replace a real one by nothing, so none is written: what was saved is kept in
-this process under its path, is said to exist, and is what loading that path gives. Tensors are kept as they would lie
-on a disk: apart from the device's memory, with their values where these are known. Ranks that are rehearsed side by
-side find what the others saved in the folder where they meet.
+this process under its path, is said to exist, and is what loading that path gives; listings of folders lack it.
+Tensors are kept as they would lie on a disk: apart from the device's memory, with their values where these are known.
+Ranks that are rehearsed side by side find what the others saved in the folder where they meet.
 """
 
 import builtins
 import contextlib
 import copyreg
 import dataclasses
-import fnmatch
-import glob
 import hashlib
 import io
 import itertools
@@ -227,47 +225,20 @@ class SavedFiles:
             held = saved[key]
             return Path(held.path).stat().st_size if isinstance(held, _Written) else nbytes[key]
 
-        def moving(function: Callable[..., Any]) -> Callable[..., Any]:
-            def move(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        def taking(function: Callable[..., Any], stays: bool) -> Callable[..., Any]:
+            def take(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
                 if not known(source):
                     return function(source, target, *args, **kwargs)
                 old, new = _key(source), _key(target)
-                saved[new], nbytes[new] = saved.pop(old), nbytes.pop(old)
-                return target
-
-            return move
-
-        def copying(function: Callable[..., Any]) -> Callable[..., Any]:
-            def copy(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-                if not known(source):
-                    return function(source, target, *args, **kwargs)
-                new = _key(target)
                 if Path(new).is_dir():
-                    new = str(Path(new) / Path(_key(source)).name)
-                saved[new], nbytes[new] = saved[_key(source)], nbytes[_key(source)]
+                    new = str(Path(new) / Path(old).name)
+                for kept in (saved, nbytes):
+                    kept[new] = kept[old] if stays else kept.pop(old)
                 return target
 
-            return copy
+            return take
 
-        def inside(folder: Any) -> list[str]:
-            """Names of saved files in a folder."""
-            at = _key(folder or ".")
-            return [os.path.basename(key) for key in saved if os.path.dirname(key) == at]  # noqa: PTH119, PTH120 - Path is replaced here
-
-        listed, names_of, matches = os.listdir, glob._iterdir, Path.glob  # type: ignore[attr-defined]
         opened, remove_tree = builtins.open, shutil.rmtree
-
-        def listdir(path: Any = ".") -> list[Any]:
-            found = listed(path)
-            return found if isinstance(path, (bytes, int)) else list(dict.fromkeys([*found, *inside(path)]))
-
-        def iterdir(folder: Any, dir_fd: Any, dironly: bool) -> Iterator[Any]:
-            more = [] if dironly or isinstance(folder, bytes) else inside(folder)
-            yield from dict.fromkeys([*names_of(folder, dir_fd, dironly), *more])
-
-        def matching(path: Path, pattern: str, *args: Any, **kwargs: Any) -> Iterator[Path]:
-            more = [path / name for name in inside(path) if fnmatch.fnmatch(name, pattern)]
-            yield from dict.fromkeys([*matches(path, pattern, *args, **kwargs), *more])
 
         def open_saved(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             """A saved file that is read by what is not torch's has a mark in it, by which `torch.load` finds it."""
@@ -291,23 +262,27 @@ class SavedFiles:
                 forgotten(key)
             remove_tree(path, *args, **kwargs)
 
-        replace(os, listdir=listdir)
-        replace(glob, _iterdir=iterdir)
-        replace(Path, glob=matching)
+        answers: tuple[tuple[Any, tuple[str, ...], Callable[[str], Any]], ...] = (
+            (os.path, ("exists", "isfile", "lexists"), lambda _: True),
+            (Path, ("exists", "is_file"), lambda _: True),
+            (os.path, ("getsize",), size),
+            (os.path, ("getmtime",), lambda _: time.time()),
+            (os, ("remove", "unlink"), forgotten),
+            (Path, ("unlink",), forgotten),
+        )
+        for owner, names, answer in answers:
+            replace(owner, **{name: also(getattr(owner, name), answer) for name in names})
+        ways: tuple[tuple[Any, tuple[str, ...], bool], ...] = (
+            (shutil, ("copyfile", "copy", "copy2"), True),
+            (shutil, ("move",), False),
+            (os, ("rename", "replace"), False),
+            (Path, ("rename", "replace"), False),
+        )
+        for owner, names, stays in ways:
+            replace(owner, **{name: taking(getattr(owner, name), stays) for name in names})
         for module in (builtins, io):
             replace(module, open=open_saved)
-        replace(shutil, rmtree=rmtree, move=moving(shutil.move))
-        for name in ("copyfile", "copy", "copy2"):
-            replace(shutil, **{name: copying(getattr(shutil, name))})
-        replace(os.path, getmtime=also(os.path.getmtime, lambda _: time.time()))
-        for name in ("exists", "isfile", "lexists"):
-            replace(os.path, **{name: also(getattr(os.path, name), lambda _: True)})
-        replace(os.path, getsize=also(os.path.getsize, size))
-        for name in ("exists", "is_file"):
-            replace(Path, **{name: also(getattr(Path, name), lambda _: True)})
-        replace(Path, unlink=also(Path.unlink, forgotten), rename=moving(Path.rename), replace=moving(Path.replace))
-        replace(os, remove=also(os.remove, forgotten), unlink=also(os.unlink, forgotten))
-        replace(os, rename=moving(os.rename), replace=moving(os.replace))
+        replace(shutil, rmtree=rmtree)
         replace(os, mkdir=self._listing(os.mkdir))
 
     def _listing(self, mkdir: Callable[..., None]) -> Callable[..., None]:
@@ -327,8 +302,7 @@ class SavedFiles:
     def _safetensors(self) -> None:
         import safetensors.torch
 
-        load_file, load_model = safetensors.torch.load_file, safetensors.torch.load_model
-        open_file, told = safetensors.safe_open, dict[str, Any]()
+        load_file, open_file, told = safetensors.torch.load_file, safetensors.safe_open, dict[str, Any]()
 
         def save_file(tensors: Mapping[str, Any], filename: Any, metadata: Any = None) -> None:
             told[self._keep(dict(tensors), filename)] = metadata
@@ -340,24 +314,13 @@ class SavedFiles:
                 return open_file(filename, framework, device, **others)
             return _OpenTensors(self._load_saved(filename, map_location=device), told.get(key))
 
-        def load(filename: Any, device: Any = "cpu") -> Any:
+        def load(filename: Any, device: Any = "cpu", **others: Any) -> Any:
             if self._found(_key(filename)):
                 return self._load_saved(filename, map_location=device)
-            return load_file(filename, device="cpu") if device == "cpu" else {
-                name: tensor.to(device) for name, tensor in load_file(filename, device="cpu").items()
-            }  # fmt: skip
-
-        def save_model(model: Any, filename: Any, *_: Any, **__: Any) -> None:
-            self._keep(dict(model.state_dict()), filename)
-
-        def load_into(model: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._found(_key(filename)):
-                return load_model(model, filename, *args, **kwargs)
-            missing, unexpected = model.load_state_dict(load(filename), strict=False)
-            return set(missing), list(unexpected)
+            return {name: one.to(device) for name, one in load_file(filename, device="cpu", **others).items()}
 
         replace(safetensors, safe_open=safe_open)
-        replace(safetensors.torch, save_file=save_file, load_file=load, save_model=save_model, load_model=load_into)
+        replace(safetensors.torch, save_file=save_file, load_file=load)
 
     # -----------------------------------------------------------------------------------------------------------------
     # torch.distributed.checkpoint

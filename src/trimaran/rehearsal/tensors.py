@@ -126,7 +126,8 @@ def fake(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
 
 def _without_data(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """`fake` of an operation that was not asked for before."""
-    args, kwargs = tree_map_only(torch.Tensor, _plain, (args, dict(kwargs)))
+    if any(_plain(one) is not one for value in (*args, *kwargs.values()) for one in _tensors(value)):
+        args, kwargs = tree_map_only(torch.Tensor, _plain, (args, dict(kwargs)))
     try:
         with FAKE:
             out = IN_PLACE_OF_PARTS.get(func, func)(*args, **kwargs)
