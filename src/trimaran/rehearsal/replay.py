@@ -176,8 +176,6 @@ class Play:
         rank: of each task; of a collective a member
         stream: of each task; -1: of none
         step: of each task, place of its step in the excerpt
-        before: of each task, those that it waits for
-        launched: of a kernel or an arrival, the host's task that launches it and how far into that [s]
         transfers: of each collective's task
         arrivals: of each collective's task, that of each rehearsed member
         ends: of each collective's task, the directions in which each rehearsed member's links are used
@@ -191,8 +189,6 @@ class Play:
     rank: list[int] = field(default_factory=list)
     stream: list[int] = field(default_factory=list)
     step: list[int] = field(default_factory=list)
-    before: list[list[int]] = field(default_factory=list)
-    launched: dict[int, tuple[int, float]] = field(default_factory=dict)
     transfers: dict[int, Transfer] = field(default_factory=dict)
     arrivals: dict[int, dict[int, int]] = field(default_factory=dict)
     ends: dict[int, dict[int, tuple[str, ...]]] = field(default_factory=dict)
@@ -207,14 +203,12 @@ class Play:
         self.rank.append(rank)
         self.stream.append(stream)
         self.step.append(step)
-        self.before.append([])
         return task
 
     def follow(self, task: int, prerequisites: Sequence[int]) -> None:
         """Let a task wait for the ends of others."""
         for prerequisite in dict.fromkeys(prerequisites):
             wait(self.tasks, task, prerequisite)
-            self.before[task].append(prerequisite)
 
     def name(self, task: int) -> str:
         """Of a task, for people."""
@@ -351,7 +345,7 @@ def _let_arrive(play: Play, meetings: _Meetings, records: Mapping[int, Record], 
             found[members, tuple(there)] = {kinds[rank]: rank for rank in absent if rank in kinds}
         for stand_in in found[members, tuple(there)].items():
             other = _alike(key, me, place.group, stand_in, meetings, records)
-            if other is not None and other.arrival not in play.before[place.task]:
+            if other is not None and place.task not in play.tasks.followers[other.arrival]:
                 play.follow(place.task, [other.arrival])
 
 
@@ -481,7 +475,6 @@ class _Rank:
     def _launch(self, task: int, seconds: float) -> None:
         self._host_s += seconds
         self._launches.append((self._host_s, task))
-        self._play.launched[task] = self._host, self._host_s
 
     def _all_of(self, stream: int) -> list[int]:
         """What the next thing on a stream waits for."""

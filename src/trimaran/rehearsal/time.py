@@ -44,6 +44,7 @@ from trimaran.rehearsal.prices import (
 )
 from trimaran.rehearsal.record import Issue, Kernel, Record, Run
 from trimaran.rehearsal.replay import Excerpt, Times, find_period, last_steps, play_of, run
+from trimaran.simulator.tasks import prerequisites, released_by
 
 TODAY = Software(year=2026.0, source="assumed: PyTorch 2.11 to 2.15, with which scripts are rehearsed")
 
@@ -357,6 +358,8 @@ class _Answer:
 
     def give(self) -> StepTime:
         """The answer."""
+        self._before = prerequisites(self._play.tasks)
+        self._spans = list(zip(self._times.start_s, self._times.end_s, strict=True))
         ranks = tuple(self._rank_time(excerpt) for excerpt in self._excerpts)
         critical = min(range(len(ranks)), key=lambda place: ranks[place].parts.bubble_s)
         record = self._excerpts[critical].record
@@ -500,39 +503,34 @@ class _Answer:
         play, times = self._play, self._times
         from_s, at_s = idle
         while at_s > from_s:
-            before, launched_s, host = self._reasons(task)
-            latest = max(before, key=lambda one: times.end_s[one], default=None)
-            if host is not None and (latest is None or launched_s >= times.end_s[latest]):
-                if play.rank[host] != rank:
-                    found["bubble"] += at_s - from_s
-                    return
-                begin_s = max(from_s, min(at_s, times.start_s[host]))
-                found["launches"] += at_s - begin_s
-                at_s, task = begin_s, host
-                continue
-            if latest is None:
+            before = self._last_of_step() if task is None else self._released_by(task)
+            if before is None:
                 break
-            kind, task = play.what[latest], latest
-            if kind == "collective" and rank in play.arrivals[latest]:
-                begin_s = max(from_s, min(at_s, times.start_s[latest]))
-                found["communication"] += at_s - begin_s
-                at_s = begin_s
-            elif kind == "collective" or play.rank[latest] != rank:
+            kind = play.what[before]
+            if (rank not in play.arrivals[before]) if kind == "collective" else (play.rank[before] != rank):
                 found["bubble"] += at_s - from_s
                 return
+            launches = kind == "host" and (task is None or play.what[task] != "host")
+            if launches or kind == "collective":
+                begin_s = max(from_s, min(at_s, times.start_s[before]))
+                found["launches" if launches else "communication"] += at_s - begin_s
+                at_s = begin_s
             elif kind == "kernel":
                 break
+            task = before
         found["launches"] += max(0.0, at_s - from_s)
 
-    def _reasons(self, task: int | None) -> tuple[Sequence[int], float, int | None]:
-        """What a task waited for: others, and when which host had asked for it; of None: what the step's end did."""
-        play, times = self._play, self._times
-        if task is not None:
-            host, into_s = play.launched.get(task, (None, 0.0))
-            return play.before[task], (times.start_s[host] + into_s if host is not None else 0.0), host
-        ends = [endings[-1] for endings in play.endings]
-        last = max(ends, key=lambda end: times.start_s[end.host] + end.host_s)
-        return [each for end in ends for each in end.tasks], times.start_s[last.host] + last.host_s, last.host
+    def _released_by(self, task: int) -> int | None:
+        """What a task waited for last: the end of another one, or a host that launched it; None: nothing."""
+        return released_by(self._times.start_s[task], self._before[task], self._spans, self._play.tasks)[0]
+
+    def _last_of_step(self) -> int | None:
+        """What the end of the last step waited for."""
+        times, ends = self._times, [endings[-1] for endings in self._play.endings]
+        host = max(ends, key=lambda end: times.start_s[end.host] + end.host_s)
+        task = max((each for end in ends for each in end.tasks), key=lambda one: times.end_s[one], default=None)
+        asked_s = times.start_s[host.host] + host.host_s
+        return host.host if task is None or asked_s >= times.end_s[task] else task
 
     # -----------------------------------------------------------------------------------------------------------------
     # What else there is to tell

@@ -625,3 +625,55 @@ def _check_equal(transfer: Transfer, other: Transfer | None, tasks: Tasks, task:
             code="simulator.transfer-costs-differ",
             instruction=tasks.identifiers[tasks.members[task][0]],
         )
+
+
+ROUNDING = 1e-9
+"""Relative differences of sums of floats that are nothing."""
+
+
+def prerequisites(tasks: Tasks) -> list[list[tuple[int, float | None]]]:
+    """For each task, those that it waits for, and at which mark inside them (a fraction); None: for their end."""
+    before: list[list[tuple[int, float | None]]] = [[] for _ in tasks.members]
+    for task, followers in enumerate(tasks.followers):
+        for follower in followers:
+            before[follower].append((task, None))
+    for task, places in tasks.marks.items():
+        for fraction, waiting in places:
+            for follower in waiting:
+                before[follower].append((task, fraction))
+    return before
+
+
+def released_by(
+    start_s: float,
+    before: Sequence[tuple[int, float | None]],
+    times: Sequence[tuple[float, float]],
+    tasks: Tasks,
+) -> tuple[int | None, float, float]:
+    """Why a task did not start earlier: one step back on the chain that makes a run as long as it is.
+
+    Args:
+        start_s: of the task [s]
+        before: its prerequisites
+        times: start and end of each task [s]
+        tasks: that were run
+
+    Returns:
+        The prerequisite that was met last, when [s], and how much of it was done then (a fraction).
+    """
+    ended = [(times[task][1], tasks.flow[task] is None, -task) for task, mark in before if mark is None]
+    # A mark at the very start or end of an instruction may be off by a rounding.
+    slack_s = ROUNDING * start_s
+    passed = [
+        (times[task][1], -task, mark)
+        for task, mark in before
+        if mark is not None and times[task][0] - slack_s <= start_s <= times[task][1] + slack_s
+    ]
+    latest = max(ended, default=None)
+    if passed and (latest is None or latest[0] < start_s):
+        # The mark that was passed at this instant. Of several, that of the instruction which ends last.
+        _, number, mark = max(passed)
+        return -number, start_s, mark
+    if latest is None:
+        return None, 0.0, 1.0
+    return -latest[2], latest[0], 1.0

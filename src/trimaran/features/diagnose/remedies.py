@@ -731,18 +731,16 @@ def doubt(
             )
     all_limiters = {remedy.limiter for remedy in remedies} | {COMPUTE}
     lead = _best(remedies, named) - max((_best(remedies, other) for other in all_limiters - {named}), default=0.0)
-    if findings.queued > max(_LEAST_QUEUED, lead):
+    noise = noise_of(findings, others)
+    if noise > max(_LEAST_QUEUED, lead):  # at worst all of it is in the part that leads
+        why = f"other programs took {others or 0.0:.0%} of the cores"
+        if findings.queued > max(_LEAST_QUEUED, lead):
+            why = f"the thread that trains waited {findings.queued:.0%} of the time for a processor"
         return (
-            f"the machine is too busy: the thread that trains waited {findings.queued:.0%} of the time for a "
-            f"processor, and {named} leads by {max(lead, 0.0):.0%}. {_own_threads(findings) or 'Run it alone.'}"
+            f"the machine is too busy: {why}, and {named} leads by {max(lead, 0.0):.0%}. "
+            f"{_own_threads(findings) or 'Run it alone.'}"
         )
-    # At worst all of it is in the part that leads.
-    if others is not None and noise_of(findings, others) > max(_LEAST_QUEUED, lead):
-        return (
-            f"the machine is too busy: other programs took {others:.0%} of the cores, and {named} leads by "
-            f"{max(lead, 0.0):.0%}. {_own_threads(findings) or 'Run it alone.'}"
-        )
-    return _unsure(widened(remedies, noise_of(findings, others)))
+    return _unsure(widened(remedies, noise))
 
 
 def _unsure(remedies: Sequence[Remedy]) -> str | None:

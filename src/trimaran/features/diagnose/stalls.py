@@ -8,6 +8,7 @@ timelines, loadings, times                ◀──   rank 0 gathers what was re
 split, limiter, remedies, report
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -232,7 +233,7 @@ def name_stall(split: Split) -> str:
 
 
 def as_observed(task: StallTask, findings: StallFindings, way: Way, *, memory_bytes: int) -> Findings:
-    """The steps of a way as `observe` has those of a script: the same parts, read by the same analysis.
+    """Steps of a job, with the parts of those of a script, and read by the same analysis.
 
     Args:
         task: what was run
@@ -243,12 +244,13 @@ def as_observed(task: StallTask, findings: StallFindings, way: Way, *, memory_by
     strategy, own, runs = task.strategy, findings.ways[way], findings.runs
     each = max(1, task.job.global_batch_size // strategy.dp)
     facts = _facts_of(task, findings, own, each=each, memory_bytes=memory_bytes)
+    numbers = [number for block in own.calm for number in block]
     names = ["step", "cpu_ns", *(f"{kind}_ns" for kind in KINDS), *COUNTS]
     records = []
     for rank, (run, splits) in enumerate(zip(runs, findings.splits, strict=True)):
         rows, busy_s = [dict.fromkeys(names, 0) | {"step": -1}], 0.0
         for step in run.steps:
-            if step.number not in own.calm:
+            if step.number not in numbers:
                 continue
             split = splits[step.number]
             update_s, busy_s = min(findings.update_s, split.compute), busy_s + step.busy_s
@@ -275,7 +277,8 @@ def as_observed(task: StallTask, findings: StallFindings, way: Way, *, memory_by
                 again=None,
             )
         )
-    return analyse_steps(records, np.array(sorted(own.calm), dtype=np.int64))
+    ends = list(itertools.accumulate(map(len, own.calm)))
+    return analyse_steps(records, np.array(numbers, dtype=np.int64), ends=ends)
 
 
 def _facts_of(

@@ -258,6 +258,7 @@ def analyse_steps(
     elsewhere: int = 0,
     *,
     quiet: bool = False,
+    ends: Sequence[int] = (),
 ) -> Findings:
     """Where the time of some steps goes.
 
@@ -267,7 +268,9 @@ def analyse_steps(
         left_out: steps by the reason why they do not count
         elsewhere: processes that took steps and belong to another job
         quiet: without what the threads that train waited for a processor
+        ends: places after the last step of each block; none: up to ten blocks of five steps and more
     """
+    edges = list(pairwise((0, *ends) if ends else _edges(len(common))))
     times = [StepTimes(record, common, quiet=quiet) for record in job]
     exchange = np.min([time.ns["exposed"] for time in times], axis=0)
     collective = np.min([time.ns["collective"] for time in times], axis=0)
@@ -279,19 +282,19 @@ def analyse_steps(
     return Findings(
         ranks=ranks,
         mean=mean_step(each_step),
-        blocks=[mean_step(each_step[low:high]) for low, high in _edges(len(common))],
+        blocks=[mean_step(each_step[low:high]) for low, high in edges],
         steps=len(common),
         taken=job[0].steps,
         left_out=left_out or {},
         uneven_s=uneven_s,
         uneven_samples=uneven_samples,
         slower_s=slower_s,
-        slower=[_slower(times, edges) for edges in _edges(len(common))],
+        slower=[_slower(times, slice(low, high)) for low, high in edges],
         counts={name: float(times[0].ns[name].mean()) for name in names},
         elsewhere=elsewhere,
         queued=max(float(time.ns["queued"].sum() / time.step.sum()) for time in times),
         halves=(),
-        quiet=None if quiet else analyse_steps(job, common, left_out, elsewhere, quiet=True),
+        quiet=None if quiet else analyse_steps(job, common, left_out, elsewhere, quiet=True, ends=ends),
     )
 
 
@@ -313,17 +316,16 @@ def _share(part: Array, whole: Array) -> float:
     return float(part.sum() / whole.sum()) if whole.sum() else 0.0
 
 
-def _edges(steps: int) -> Sequence[tuple[int, int]]:
-    """Where blocks of consecutive steps begin and end."""
-    return list(pairwise(np.linspace(0, steps, min(_BLOCKS, steps // 5 or 1) + 1).astype(int).tolist()))
+def _edges(steps: int) -> Sequence[int]:
+    found: list[int] = np.linspace(0, steps, min(_BLOCKS, steps // 5 or 1) + 1).astype(int).tolist()
+    return found
 
 
-def _slower(times: Sequence[StepTimes], edges: tuple[int, int]) -> float:
+def _slower(times: Sequence[StepTimes], block: slice) -> float:
     """Work of the slowest rank beyond the mean rank's in some steps, as a share of them."""
     slowest = max(times, key=lambda time: float(time.work.mean()))
-    part = slice(*edges)
-    mean = sum(time.work[part].mean() for time in times) / len(times)
-    return float((slowest.work[part].mean() - mean) / np.mean([time.step[part].mean() for time in times]))
+    mean = sum(time.work[block].mean() for time in times) / len(times)
+    return float((slowest.work[block].mean() - mean) / np.mean([time.step[block].mean() for time in times]))
 
 
 def _uneven(times: Sequence[StepTimes], fixed: float) -> tuple[float, float, float]:

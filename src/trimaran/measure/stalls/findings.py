@@ -21,7 +21,7 @@ class WayFindings:
         blocks: the mean step of each block, over the ranks
         ranks: the mean step of each rank, over the same blocks as `mean`
         steps: that count
-        calm: numbers of the steps of these blocks
+        calm: numbers of the steps of each of these blocks
         read_s: reading for a step, of the mean rank that reads, in its thread or its workers [s]
         prepared_s: preparing, likewise [s]
     """
@@ -30,7 +30,7 @@ class WayFindings:
     blocks: tuple[Split, ...]
     ranks: tuple[Split, ...]
     steps: int
-    calm: frozenset[int]
+    calm: tuple[tuple[int, ...], ...]
     read_s: float
     prepared_s: float
 
@@ -97,7 +97,7 @@ def _of_way(
         blocks=tuple(blocks),
         ranks=tuple(mean_step([of[number] for number in chosen]) for of in by_rank),
         steps=len(own[0]),
-        calm=frozenset(step for place in chosen for step in [*numbers.values()][place]),
+        calm=tuple(tuple([*numbers.values()][place]) for place in chosen),
         read_s=sum(loading.read_s for loading in loadings) / asked,
         prepared_s=sum(loading.prepared_s for loading in loadings) / asked,
     )

@@ -32,7 +32,7 @@ from trimaran.pricing.types import ProgramCosts
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import COLLECTIVES, Instruction, Kind, Program
 from trimaran.simulator.engine import Engine, Resources, after_step, steady
-from trimaran.simulator.tasks import Tasks, build_tasks
+from trimaran.simulator.tasks import ROUNDING, Tasks, build_tasks, prerequisites, released_by
 
 
 class Part(StrEnum):
@@ -177,7 +177,7 @@ def _back_from(
         instructions: by id
         names: id of the instruction of each member of a task
     """
-    before = _prerequisites(tasks)
+    before = prerequisites(tasks)
     for task, ended in taken_after.items():
         before[task].append((ended, None))
     computing: dict[int, list[int]] = {}
@@ -201,7 +201,7 @@ def _back_from(
         legs.append(
             Leg(instruction=instruction, start_s=start_s, end_s=at_s, alone_s=alone_s, meanwhile=tuple(meanwhile))
         )
-        at, released_s, done = _released_by(times[at][0], before[at], times, tasks)
+        at, released_s, done = released_by(times[at][0], before[at], times, tasks)
         at_s = min(released_s, start_s)
         if at_s < start_s:
             legs.append(Leg(instruction=None, start_s=at_s, end_s=start_s, alone_s=0.0))
@@ -220,7 +220,7 @@ def parts_of(program: Program, legs: Sequence[Leg], *, placed: bool = False) -> 
     parts = dict.fromkeys(Part, 0.0)
 
     def count(part: Part, seconds: float, alone_s: float) -> None:
-        slowed_s = seconds - alone_s if part in _SLOWED_APART and seconds - alone_s > _ROUNDING * seconds else 0.0
+        slowed_s = seconds - alone_s if part in _SLOWED_APART and seconds - alone_s > ROUNDING * seconds else 0.0
         parts[part] += seconds - slowed_s
         parts[Part.SLOWED] += slowed_s
 
@@ -262,47 +262,6 @@ def _run(program: Program, costs: ProgramCosts) -> tuple[list[tuple[float, float
     engine.run()
     return list(zip(engine.start_s, engine.end_s, strict=True)), engine.taken_after
 
-
-def _prerequisites(tasks: Tasks) -> list[list[tuple[int, float | None]]]:
-    """For each task, those that it waits for, and at which mark inside them (a fraction); None: for their end."""
-    before: list[list[tuple[int, float | None]]] = [[] for _ in tasks.members]
-    for task, followers in enumerate(tasks.followers):
-        for follower in followers:
-            before[follower].append((task, None))
-    for task, places in tasks.marks.items():
-        for fraction, waiting in places:
-            for follower in waiting:
-                before[follower].append((task, fraction))
-    return before
-
-
-def _released_by(
-    start_s: float,
-    before: Sequence[tuple[int, float | None]],
-    times: Sequence[tuple[float, float]],
-    tasks: Tasks,
-) -> tuple[int | None, float, float]:
-    """The prerequisite that was met last, when [s], and how much of it was done then (a fraction)."""
-    ended = [(times[task][1], tasks.flow[task] is None, -task) for task, mark in before if mark is None]
-    # A mark at the very start or end of an instruction may be off by a rounding.
-    slack_s = _ROUNDING * start_s
-    passed = [
-        (times[task][1], -task, mark)
-        for task, mark in before
-        if mark is not None and times[task][0] - slack_s <= start_s <= times[task][1] + slack_s
-    ]
-    latest = max(ended, default=None)
-    if passed and (latest is None or latest[0] < start_s):
-        # The mark that was passed at this instant. Of several, that of the instruction which ends last.
-        _, number, mark = max(passed)
-        return -number, start_s, mark
-    if latest is None:
-        return None, 0.0, 1.0
-    return -latest[2], latest[0], 1.0
-
-
-# Differences of sums of floats that are nothing.
-_ROUNDING = 1e-9
 
 # Kinds of compute, which communication at the same time slows down.
 _SLOWED_APART = frozenset({Part.LOAD, Part.FORWARD, Part.BACKWARD, Part.UPDATE})

@@ -21,8 +21,8 @@ def split(**milliseconds: float) -> Split:
     return Split(**{name: MS * milliseconds.get(name, 0.0) for name in CLASSES})
 
 
-def way(*ranks: Split, read: float = 0.0, prepared: float = 0.0, steps: int = 20) -> WayFindings:
-    """Two ranks, or one of which both are copies; two blocks that are alike."""
+def way(*ranks: Split, read: float = 0.0, prepared: float = 0.0, steps: int = 20, each: int = 5) -> WayFindings:
+    """Two ranks, or one of which both are copies; two blocks that are alike, and steps of so many `each` block."""
     both = ranks if len(ranks) == 2 else ranks * 2
     mean = mean_step(both)
     return WayFindings(
@@ -30,7 +30,7 @@ def way(*ranks: Split, read: float = 0.0, prepared: float = 0.0, steps: int = 20
         blocks=(mean, mean),
         ranks=tuple(both),
         steps=steps,
-        calm=frozenset(range(steps)),
+        calm=tuple(tuple(range(first, first + each)) for first in range(0, steps, each)),
         read_s=MS * read,
         prepared_s=MS * prepared,
     )

@@ -79,7 +79,7 @@ def test_ways_ranks_and_blocks_have_their_means() -> None:
     assert (second.compute, second.communication, second.synchronization, second.prepare) == (6.0, 1.0, 0.0, 2.0)
     assert cached.mean.step_s == pytest.approx(8.0)
     assert (cached.read_s, cached.prepared_s) == (2.0, 1.0)
-    assert cached.calm == {1, 4}
+    assert cached.calm == ((1,), (4,))
     assert found.ways["synthetic"].read_s == 0.0
     assert found.update_s == 0.0
 
