@@ -815,11 +815,6 @@ def _large(*, width: int, batch: int, depth: int) -> Job:
     )
 
 
-def streamed() -> Job:
-    """A stream that draws, and says nothing of where it is."""
-    return dataclasses.replace(ordered.job(), dataset=ordered.Rows, epochs=3)
-
-
 def streamed_counting() -> Job:
     """A stream that says where it is."""
     return dataclasses.replace(ordered.job(), dataset=ordered.Counting, epochs=3)

@@ -63,7 +63,6 @@ CUTS = {
             "normed_plateau", strategy(microbatches=2), steps=14, at=10
         ),  # between the last step of an epoch and its end
         cut("gpt_fp16", strategy(), steps=6, at=3),
-        cut("streamed", strategy(), steps=10, at=5),
         cut("streamed_counting", strategy(), steps=10, at=6),
         cut("sampled", strategy(), steps=10, at=5),
         cut("rows_drawn_twice", strategy(feeding=WORKERS), at=7, waits=False),

@@ -15,15 +15,13 @@ import torch
 from tests.commands.planted_jobs import countless
 from tests.raising import raises
 from tests.unit.runtime.test_feed import feed, job, targets
-from torch.utils.data import BatchSampler, ChainDataset, IterableDataset, SequentialSampler
+from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 from trimaran.base.errors import InputError
 from trimaran.planning.preparation import epoch_data
 from trimaran.program.strategy import Feeding
 from trimaran.runtime.data.streaming import StreamReader
 from trimaran.user_code.randomness import host_states
-
-pytestmark = pytest.mark.filterwarnings("ignore:what the stream that Job.dataset makes holds is other")
 
 
 def broken(data: Any, epoch: int) -> Iterator[int]:
@@ -148,20 +146,6 @@ def test_the_length_of_a_stream_is_for_predictions_alone() -> None:
     )
 
 
-def test_a_stream_that_gives_other_samples_now_is_not_gone_on_in() -> None:
-    own = feed(stream(Numbers()))
-    shares = own.shares()
-    next(shares), next(shares)
-    again = feed(stream(Numbers(3)))
-    again.load_state_dict(own.state_dict())
-    with raises("feed-state.other-samples", match=r"\b1\b.*\b0\b"):
-        targets(again)
-    short = feed(stream(iter_of(3)))
-    short.load_state_dict(own.state_dict())
-    with raises("feed-state.stream-too-short", samples=3):
-        targets(short)
-
-
 class Counted(IterableDataset[Any]):
     """Other numbers in each pass, by a counter, of which its state may tell."""
 
@@ -190,44 +174,16 @@ class Stated(Counted):
         self.passes, self.ended = state["passes"], True
 
 
-@pytest.mark.parametrize("make", [Counted, Stated])
-def test_a_stream_that_counts_its_passes_goes_on_at_the_end_of_an_epoch(make: Any) -> None:
-    """One without a state is gone through again, from its first epoch on where it would be another one."""
-    own = feed(stream(make()))
+def test_a_stream_that_tells_its_passes_goes_on_at_the_end_of_an_epoch() -> None:
+    own = feed(stream(Stated()))
     targets(own)
-    state = own.state_dict()
-    again = feed(stream(make()))
-    again.load_state_dict(state)
+    again = feed(stream(Stated()))
+    again.load_state_dict(own.state_dict())
     assert targets(again) == targets(own) == [[200, 201, 202, 203], [204, 205]]
-    assert any("epoch 0 of the stream was read again" in note for note in again.notes) == (make is Counted)
-    later = feed(stream(make()))
-    if make is Counted:
-        later = feed(job(0, 4, dataset=make, collate=streamed))
+    later = feed(stream(Stated()))
     later.load_state_dict(own.state_dict())
     assert targets(later) == [[300, 301, 302, 303], [304, 305]]
-    assert any("1 epoch before, and epoch 1" in note for note in later.notes) == (make is Counted)
-
-
-class Longer(IterableDataset[Any]):
-    """Longer in each pass, and alike as far as it goes; its number of passes may be elsewhere."""
-
-    def __init__(self, counts: dict[str, int] | None = None) -> None:
-        self.counts = {"passes": 0} if counts is None else counts
-
-    def __iter__(self) -> Iterator[int]:
-        self.counts["passes"] += 1
-        return iter(range(8 + 4 * self.counts["passes"]))
-
-
-class Drawn(IterableDataset[Any]):
-    """Longer by what its own generator draws at the end of each pass."""
-
-    def __init__(self) -> None:
-        self.source = random.Random(5)
-
-    def __iter__(self) -> Iterator[int]:
-        yield from range(12)
-        yield from range(12, 12 + self.source.randrange(2, 50))
+    assert (again.notes, later.notes) == ((), ())
 
 
 class Placed(IterableDataset[Any]):
@@ -248,45 +204,27 @@ class Placed(IterableDataset[Any]):
         self.next = state["next"]
 
 
-class Timed(Numbers):
-    """Holds what is another one in each process."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made_at = object.__hash__(self)
-
-
-@pytest.mark.parametrize("make", [Longer, Drawn, lambda: ChainDataset([Numbers(), Longer()])])
-@pytest.mark.parametrize("epoch", [0, 1, 2])
-@pytest.mark.parametrize("same_process", [False, True])
-def test_a_stream_whose_length_is_another_in_each_pass_goes_on(make: Any, epoch: int, same_process: bool) -> None:
-    """The samples so far do not tell: what the stream holds does."""
-    own = feed(job(0, 4, dataset=make, collate=streamed))
-    for _ in range(epoch):
-        targets(own)
+def test_a_stream_without_a_state_begins_its_epoch_again_and_says_so() -> None:
+    own = feed(stream(Numbers()))
     shares = own.shares()
     next(shares), next(shares)
     state = own.state_dict()
-    left = [share.whole()[1].tolist() for share in shares]
-    expected = [*left, *targets(own)]
-    again = own if same_process else feed(job(0, 4, dataset=make, collate=streamed))
-    again.load_state_dict(state)
-    assert [*targets(again), *targets(again)] == expected
-
-
-def test_going_back_to_the_first_batch_makes_the_stream_anew() -> None:
-    own = feed(job(0, 4, dataset=Longer, collate=streamed))
-    state = own.state_dict()
-    first = targets(own)
+    # Nothing was read since.
     own.load_state_dict(state)
-    assert targets(own) == first
+    assert (targets(own), own.notes) == ([[8, 9]], ())
+    again = feed(stream(Numbers()))
+    again.load_state_dict(state)
+    assert targets(again) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    (note,) = again.notes
+    assert note.startswith("epoch 0 of the stream began again, 8 samples before")
+    assert (again.epoch, again.index) == (1, 0)
 
 
-@pytest.mark.parametrize("make", [Longer, Drawn, Numbers, Counted, Placed])
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_one_stream_that_the_job_always_gives_is_put_back(make: Any, epoch: int) -> None:
-    kept = make()
-    own = feed(stream(kept))
+@pytest.mark.parametrize("kept", [Placed(), None])
+def test_a_stream_goes_on_by_its_state(kept: Any, epoch: int) -> None:
+    """Also one object that the job always gives, which is elsewhere by then."""
+    own = feed(job(0, 4, dataset=lambda: kept or Placed(), collate=streamed))
     states, seen = [], []
     for _ in range(epoch + 1):
         states.append(own.state_dict())
@@ -299,6 +237,7 @@ def test_one_stream_that_the_job_always_gives_is_put_back(make: Any, epoch: int)
     assert targets(own) == seen[epoch]
     own.load_state_dict(middle)
     assert targets(own) == left
+    assert own.notes == ()
 
 
 def test_a_stream_that_failed_begins_again(tmp_path: Path) -> None:
@@ -317,22 +256,6 @@ def test_a_stream_that_failed_begins_again(tmp_path: Path) -> None:
     tmp_path.mkdir()
     own.load_state_dict(state)
     assert targets(own) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-
-
-class Round(Numbers):
-    """Holds itself, and what is no stream under the name of one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dataset, self.datasets = self, numpy.zeros(3)
-
-
-def test_what_a_stream_holds_under_the_names_of_streams_may_be_anything() -> None:
-    own = feed(job(0, 4, dataset=Round, collate=streamed))
-    next(own.shares())
-    again = feed(job(0, 4, dataset=Round, collate=streamed))
-    again.load_state_dict(own.state_dict())
-    assert targets(again) == [[4, 5, 6, 7], [8, 9]]
 
 
 def test_ranks_that_read_nothing_agree_as_often_as_those_that_read() -> None:
@@ -356,42 +279,29 @@ def test_ranks_that_read_nothing_agree_as_often_as_those_that_read() -> None:
     meeting = Meeting()
 
     def read(rank: int) -> list[list[int]]:
-        def make() -> Any:
-            return Longer()
-
-        reader = StreamReader(None if rank == 1 else make(), batch=4, seed=3, agreement=meeting.of(rank), make=make)
+        reader = StreamReader(None if rank == 1 else Placed(), batch=4, seed=3, agreement=meeting.of(rank))
         found: list[list[int]] = []
 
-        def epoch(number: int) -> None:
-            if not reader.is_at(number, 0):
-                reader.begin(number)
+        def read_on() -> None:
             while samples := reader.read():
                 found.append([samples, reader.digest])
 
-        held = reader.held
-        epoch(0)
-        digest, at_end = reader.digest, reader.held
-        epoch(1)
-        reader.begin_after(1, expected=digest, held=at_end)
-        epoch(1)
-        reader.begin_anew(held=held)
-        epoch(0)
+        reader.begin(0)
+        reader.read()
+        found.append([4, reader.digest])
+        state, digest = reader.state, reader.digest
+        read_on()
+        assert reader.go_on(0, 1, state=state, expected=digest)
+        read_on()
+        assert not reader.go_on(0, 1)
+        read_on()
         return found
 
     with ThreadPoolExecutor(3) as pool:
         first, *others = pool.map(read, range(3))
     assert all(one == first for one in others)
-    assert first[:3] == first[-3:]
-    assert [one for one, _ in first] == [4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4]
-
-
-def test_what_differs_between_processes_is_no_reason_to_refuse() -> None:
-    own = feed(job(0, 4, dataset=Timed, collate=streamed))
-    targets(own)
-    next(own.shares())
-    again = feed(job(0, 4, dataset=Timed, collate=streamed))
-    again.load_state_dict(own.state_dict())
-    assert targets(again) == targets(own)
+    assert [one for one, _ in first] == [4, 4, 2, 4, 2, 4, 4, 2]
+    assert first[1:3] == first[3:5] == first[6:]
 
 
 def iter_of(samples: int) -> Any:

@@ -68,7 +68,6 @@ class Position:
         order: digest of the sampler's order of the epoch, 0 before it was asked; None: there is no sampler
         stream: digest of the last batch of the stream, 0 before the first; None: the data are no stream
         dataset: state of the stream, from its `state_dict()`; None: it has none
-        held: digest of what the stream holds; None: it is told its epoch or its state, or the data are no stream
     """
 
     epoch: int
@@ -79,12 +78,11 @@ class Position:
     order: int | None = None
     stream: int | None = None
     dataset: Any = None
-    held: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain figures, and the state of a stream."""
         found: dict[str, Any] = {"version": _VERSION, **{name: getattr(self, name) for name in _FIGURES}}
-        for name in (*_KINDS, "dataset", "held"):
+        for name in (*_KINDS, "dataset"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
         return found
@@ -105,7 +103,7 @@ class Position:
                 "Feed.state_dict() gave",
                 code="feed-state.malformed",
             )
-        kinds = [name for name in (*_KINDS, "held") if state.get(name) is not None]
+        kinds = [name for name in _KINDS if state.get(name) is not None]
         for name in (*_FIGURES, *kinds):
             value = state.get(name)
             if not isinstance(value, int) or isinstance(value, bool) or (name != "seed" and value < 0):
@@ -227,13 +225,7 @@ class Feed:
         if streams:
             check_streamed(job, feeding)
             own = dataset if reads else None
-            self._stream = StreamReader(
-                own,
-                batch=job.global_batch_size,
-                seed=job.seed,
-                agreement=agreement,
-                make=partial(make_dataset, job),
-            )
+            self._stream = StreamReader(own, batch=job.global_batch_size, seed=job.seed, agreement=agreement)
         else:
             self._orders = Orders(job, None if job.sampler is None else dataset, samples or 0, agreement)
             self._orders.begin(0)
@@ -429,10 +421,9 @@ class Feed:
     def _streamed(self, stream: StreamReader, epoch: int) -> Iterator[Share]:
         size = self._job.global_batch_size
         while self.epoch == epoch:
-            number = self.index
-            if not stream.is_at(epoch, number):
-                self._seek(stream, epoch, number)
-            samples = stream.read()
+            if not stream.is_at(epoch, self.index):
+                self._seek(stream, epoch, self.index)
+            number, samples = self.index, stream.read()
             if not samples or (samples < size and self._job.drop_last):
                 self._end_stream(stream, samples, epoch)
                 return
@@ -442,27 +433,21 @@ class Feed:
     def _seek(self, stream: StreamReader, epoch: int, number: int) -> None:
         """Go to a global batch of the stream."""
         saved = self._saved
-        known = saved is not None and (saved.epoch, saved.index) == (epoch, number)
-        at: dict[str, Any] = {}
-        if saved is not None and known:
-            at = {"state": saved.dataset, "expected": saved.stream or 0, "held": saved.held}
-        if number:
-            again = stream.go_on(epoch, number, **at)
-            what = f"{number * self._job.global_batch_size} samples of the stream were read again to go on after them"
-        elif known and epoch and not stream.ended(epoch):
-            again = stream.begin_after(epoch, **at)
-            what = f"epoch {epoch - 1} of the stream was read again to go on after it"
-        elif known and not epoch:
-            at.pop("expected")
-            stream.begin_anew(**at)
-            return
-        else:
+        if saved is None or (saved.epoch, saved.index) != (epoch, number):
+            saved = None
+        if saved is None and not number:
             stream.begin(epoch)
-            return
-        if again:
-            before = stream.read_again - (not number)
-            first = f"{before} epoch{'s' if before > 1 else ''} before, and " if before > 0 else ""
-            self._notes += (f"{first}{what}: it has no state_dict and load_state_dict",)
+        elif not stream.go_on(
+            epoch,
+            number,
+            state=None if saved is None else saved.dataset,
+            expected=(0 if saved is None else saved.stream) or 0,
+        ):
+            self.index = 0
+            self._notes += (
+                f"epoch {epoch} of the stream began again, {number * self._job.global_batch_size} samples before the "
+                "place to go on at: it has no state_dict and load_state_dict",
+            )
 
     def _end_stream(self, stream: StreamReader, left: int, epoch: int) -> None:
         """The stream has ended, perhaps with samples that are no batch."""
@@ -607,7 +592,7 @@ class Feed:
         return shares
 
     def _position(self) -> Position:
-        order = stream = dataset = held = None
+        order = stream = dataset = None
         if self._orders is not None and self._orders.sampled:
             order = self._orders.digest(self.epoch) or self._waits_at("order") or 0
         if self._stream is not None:
@@ -615,7 +600,6 @@ class Feed:
             here = here or not (self.epoch or self.index or self._stream.is_used)
             stream = self._stream.digest if here else self._waits_at("stream") or 0
             dataset = self._stream.state if here else self._waits_at("dataset")
-            held = self._stream.held if here else self._waits_at("held")
         return Position(
             epoch=self.epoch,
             index=self.index,
@@ -625,7 +609,6 @@ class Feed:
             order=order,
             stream=stream,
             dataset=dataset,
-            held=held,
         )
 
     def _waits_at(self, name: str) -> Any:

@@ -10,12 +10,10 @@ before each global batch is trained on, how many samples they have and a digest 
 them end an epoch at the same step.
 
 What a stream draws from the global generators is seeded by epoch and global batch, so that it is the same on every
-rank, and in a run that continues. Such a run reads a stream again that has neither a state nor set_epoch: the epoch
-that is under way, and, where what the stream holds is then other than it was, all of it from its first epoch on.
+rank, and in a run that continues. Such a run goes on by the stream's own state; one without begins its epoch again.
 """
 
 import copy
-import warnings
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -25,7 +23,6 @@ from trimaran.base.user_errors import users
 from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.runtime.data.reading import digest_of, now, since
 from trimaran.user_code.datasets import describe, streaming_fault
-from trimaran.user_code.held_state import HeldState, changed, generator_state
 from trimaran.user_code.randomness import derive_seed, seeded
 
 
@@ -38,12 +35,10 @@ class StreamReader:
         seed: of what the stream draws
         agreement: with the other ranks
         name: of the function that made the stream, for messages
-        make: makes the stream anew; None: it cannot be
 
     Attributes:
         samples: of the last global batch, by their positions in the epoch
         digest: of the last global batch, the same on every rank; 0 before the first
-        read_again: epochs before that of the position, which were read again to come to it
         read_s: blocked while the last global batch was read [s]
         prepared_s: work for it, and waiting for a core [s]
     """
@@ -56,19 +51,17 @@ class StreamReader:
         seed: int,
         agreement: Agreement = ALONE,
         name: str = "Job.dataset",
-        make: Callable[[], Any] | None = None,
     ) -> None:
         self._dataset, self._batch, self._seed = dataset, batch, seed
-        self._agreement, self._name, self._make = agreement, name, make
+        self._agreement, self._name = agreement, name
         self._used = False
-        self._at_first = None if dataset is None or make is None else _AtFirst.of(dataset)
         self._epoch, self._number, self._total = -1, 0, 0
         self._items: Iterator[Any] | None = None
         self._state: Any = None
         self._of_end = False
         self._fault = ""
         self.samples: dict[int, Any] = {}
-        self.digest = self.read_again = 0
+        self.digest = 0
         self.read_s = self.prepared_s = 0.0
 
     @property
@@ -86,14 +79,6 @@ class StreamReader:
         with users(asked, gives, said=lambda error: InputError(f"{asked} failed: {describe(error)}")):
             # It may be what the stream goes on to change.
             return copy.deepcopy(gives())
-
-    @property
-    def held(self) -> int | None:
-        """A digest of what the stream holds that has changed since it was made, such as a count of its passes.
-
-        None where it has a state or set_epoch.
-        """
-        return None if self._at_first is None else self._at_first.digest()
 
     @property
     def is_used(self) -> bool:
@@ -126,150 +111,28 @@ class StreamReader:
         self._epoch, self._number, self._total, self._fault = epoch, 0, 0, ""
         self._items, self._state, self._of_end, self.samples, self.digest = None, None, False, {}, 0
 
-    def begin_anew(self, *, state: Any = None, held: int | None = None) -> None:
-        """Go back to the first batch of all; every rank calls it.
-
-        Args:
-            state: `state` before it
-            held: `held` before it; None: it is not known
-        """
-        self.begin(0)
-        if not self._used:
-            return
-        other = held is not None and self.held not in (None, held)
-        known = self._agreement.gather_integers([self._loads(state), other], _WHAT)
-        if max(loads for loads, _ in known) == 1:
-            self._state = state
-        elif any(differs for _, differs in known):
-            self._read_from_the_first(0)
-
-    def begin_after(self, epoch: int, *, state: Any = None, expected: int = 0, held: int | None = None) -> bool:
-        """Begin an epoch where another process has read the one before; every rank calls it.
-
-        A stream may give other samples each time that it is gone through, by what it counts. Unless it has a state, or
-        is told the epoch, it is gone through once again.
+    def go_on(self, epoch: int, number: int, *, state: Any = None, expected: int = 0) -> bool:
+        """Go to a global batch by the state that the stream had there; every rank calls it.
 
         Args:
             epoch: number of the epoch
-            state: `state` at the end of the epoch before
-            expected: digest of the last batch of that; 0: it is not known
-            held: `held` at the end of it; None: it is not known
-
-        Returns:
-            Whether this rank read samples again.
-
-        Raises:
-            InputError: on every rank: the stream gives other samples now
-        """
-        told = 1 if callable(getattr(self._dataset, "set_epoch", None)) else 0
-        known = max(said[0] for said in self._agreement.gather_integers([2 * self._loads(state) or told], _WHAT))
-        again = not known and bool(expected)
-        self.read_again = 0
-        if again:
-            used = epoch > 1 or self._used
-            self._read_epoch(epoch - 1)
-            if used and self._is_other(expected, held):
-                self._read_from_the_first(epoch)
-            self._agree()
-            if self.digest != expected:
-                raise self._other_samples(f"at the end of epoch {epoch - 1}", 0)
-        self.begin(epoch)
-        if known > 1:
-            self._state, self._of_end = state, True
-        return again and self._dataset is not None
-
-    def go_on(self, epoch: int, number: int, *, state: Any = None, expected: int = 0, held: int | None = None) -> bool:
-        """Go to a global batch in the middle of an epoch; every rank calls it.
-
-        Args:
-            epoch: number of the epoch
-            number: of the global batch that comes next, from 1
-            state: `state` at that batch; None: read the samples before it again
+            number: of the global batch that comes next
+            state: `state` before that batch; None: there is none
             expected: digest of the batch before it; 0: it is not known
-            held: `held` at that batch; None: it is not known
 
         Returns:
-            Whether this rank read samples again.
-
-        Raises:
-            InputError: on every rank: the stream does not come so far, or gives other samples now
+            Whether it is there; else it is at the beginning of the epoch.
         """
         self.begin(epoch)
-        self.read_again = 0
         # Ranks without data have no state of the stream, and must do as those that have one.
-        loads = max(said[0] for said in self._agreement.gather_integers([self._loads(state)], _WHAT)) == 1
-        if loads:
-            self._number, self._total, self.digest, self._state = number, number * self._batch, expected, state
-            return False
-        used = epoch > 0 or self._used
-        self._read_epoch(epoch, number)
-        if used and self._is_other(expected, held):
-            self._read_from_the_first(epoch)
-            self._read_epoch(epoch, number)
-        total = self._agree()
-        if total <= (number - 1) * self._batch:
-            raise InputError(
-                f"the state is at batch {number} of epoch {epoch}, before which there are more than "
-                f"{(number - 1) * self._batch} samples, and the stream that {self._name} makes ends after {total}: go "
-                "on with the same data, or begin an epoch anew without the state",
-                code="feed-state.stream-too-short",
-                index=number,
-                samples=total,
-            )
-        if expected and self.digest != expected:
-            raise self._other_samples(f"for batch {number - 1} of epoch {epoch}", number)
-        self._number = number
-        return self._dataset is not None
-
-    def _read_epoch(self, epoch: int, most: int | None = None) -> None:
-        """Read an epoch on this rank, or its first global batches, `most` of them."""
-        self.begin(epoch)
-        self._used = True
-        while self._dataset is not None and self._number != most and self._read() == self._batch:
-            pass
-
-    def _is_other(self, expected: int, held: int | None) -> bool:
-        """Whether the stream of some rank is not as it was when the state was saved; every rank calls it."""
-        other = (bool(expected) and self.digest != expected) or (held is not None and self.held not in (None, held))
-        own = self._at_first is not None
-        return max(said[0] for said in self._agreement.gather_integers([own and other], _WHAT)) == 1
-
-    def _read_from_the_first(self, epoch: int) -> None:
-        """Read all epochs before one, of a stream that is as it was made; every rank calls it."""
-        self.begin(0)
-        if epoch and self._dataset is not None:
-            warnings.warn(
-                f"what the stream that {self._name} makes holds is other than it was when the state was saved: it is "
-                f"read again from its first epoch, {epoch} before that of the state. With state_dict and "
-                "load_state_dict, or set_epoch, it need not be",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        if self._at_first is not None and self._make is not None:
-            try:
-                made = self._make()
-            except InputError as error:
-                self._fault = error.message
-            else:
-                if made is self._dataset:
-                    self._at_first.put_back()
-                else:
-                    self._dataset, self._at_first = made, _AtFirst.of(made)
-        self._agree()
-        for number in range(epoch):
-            self._read_epoch(number)
-            self._agree()
-        self.read_again = epoch
-
-    def _other_samples(self, where: str, number: int) -> InputError:
-        return InputError(
-            f"the stream that {self._name} makes gives other samples {where} than when the state was saved: let it "
-            "give the same ones in the same order each time, drawing from the global generators, which are seeded, or "
-            "tell it the epoch (set_epoch), or give it state_dict and load_state_dict; or begin an epoch anew without "
-            "the state",
-            code="feed-state.other-samples",
-            index=number,
-        )
+        own = -1
+        if self._dataset is not None:
+            own = int(state is not None and callable(getattr(self._dataset, "load_state_dict", None)))
+        if max(loads for (loads,) in self._agreement.gather_integers([own], _WHAT)) < 1:
+            return not number
+        self._number, self._total, self.digest = number, number * self._batch, expected
+        self._state, self._of_end = state, not number
+        return True
 
     def read(self) -> int:
         """Read the next global batch; every rank calls it.
@@ -296,11 +159,6 @@ class StreamReader:
             positions: of those that stay, in the epoch
         """
         self.samples = {position: self.samples[position] for position in positions if position in self.samples}
-
-    def _loads(self, state: Any) -> int:
-        if self._dataset is None:
-            return -1
-        return int(state is not None and callable(getattr(self._dataset, "load_state_dict", None)))
 
     def _read(self) -> int:
         """The next global batch, or what there is of it, on this rank; its samples."""
@@ -393,58 +251,12 @@ def check_state(make: Callable[[], Any], *, batch: int, seed: int, name: str = "
             f"the stream that {name} makes does not go on from its own state_dict() as it would have: after the first "
             f"{batch} samples it was put back by load_state_dict(), and then gave other ones. Let the state have all "
             "that decides which samples come, also those that are in a buffer, and __iter__ go on there; or leave out "
-            "state_dict, and the samples before are read again",
+            "state_dict, and the epoch begins again",
             code="stream.forgets",
         )
 
 
 _WHAT = "agreeing on a batch of the stream"
-
-
-class _AtFirst:
-    """What a stream, and those that it is made of, held when it was made.
-
-    Args:
-        dataset: the stream
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self._held = HeldState(_parts_of(dataset))
-        self._values = self._held.values()
-        self._drawn = [generator_state(one) for one in self._held.generators()]
-
-    @staticmethod
-    def of(dataset: Any) -> "_AtFirst | None":
-        """None: it can be told its epoch or its state."""
-        told = any(callable(getattr(dataset, name, None)) for name in ("set_epoch", "load_state_dict"))
-        return None if told else _AtFirst(dataset)
-
-    def digest(self) -> int:
-        """Of what is otherwise now: what differs between processes alone, such as a time, is no part of it."""
-        values = self._held.values()
-        others = [(path, values.get(path)) for path in sorted(changed(self._values, values))]
-        drawn = [generator_state(one) for one in self._held.generators()]
-        return digest_of([*others, *([] if repr(drawn) == repr(self._drawn) else map(repr, drawn))])
-
-    def put_back(self) -> None:
-        """Let the stream hold what it held then."""
-        self._held.put_back()
-
-
-def _parts_of(dataset: Any) -> dict[str, Any]:
-    """A stream, and those that it is made of, each with the function that goes through it, by what they are called."""
-    found: dict[str, Any] = {}
-    todo, met = [dataset], set[int]()
-    while todo:
-        one = todo.pop(0)
-        if id(one) in met or not callable(getattr(type(one), "__iter__", None)):
-            continue
-        met.add(id(one))
-        name = f"stream {len(met)}"
-        found |= {name: one, f"__iter__ of {name}": type(one).__iter__}
-        inner = getattr(one, "datasets", None)
-        todo += [getattr(one, "dataset", None), *(inner if isinstance(inner, list | tuple) else ())]
-    return found
 
 
 def _unlike(first: int, agreed: int, rank: int, total: int) -> str:
