@@ -1,12 +1,11 @@
 """The state of a training as one process would have it: whole tensors by the names of the user's model, on one rank.
 
-    each rank    lists its tensors ────▶ every rank    the same list, in the same order
-    tensor k     the ranks that share it gather it ─▶ the first of them ─▶ rank 0
+    each rank    lists its pieces ────▶ every rank    who sends which (`pieces.share_out`)
+    tensor k     the ranks that send a piece of it ─▶ rank 0, which puts them together
 
-Parameters, buffers, gradients and the optimizer's state are gathered alike. A tensor that belongs to a parameter and
-has its shape on this rank is laid out as the parameter is, so that the same function gathers both (`Sharing`). Nothing
-here knows strategies: every rank lists the tensors that it has, and the first one that has a tensor sends it. Tensors
-are sent one after the other, so that only rank 0 needs memory for everything.
+Parameters, buffers, gradients and the optimizer's state are gathered alike, and so is what a checkpoint has. A tensor
+that belongs to a parameter and has its shape on this rank is laid out as the parameter is (`Sharing`). Nothing here
+knows strategies. Tensors are sent one after the other, so that only rank 0 needs memory for everything.
 """
 
 import math
@@ -18,15 +17,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from trimaran.base.errors import ExecutionError, InputError
+from trimaran.base.errors import InputError
 from trimaran.base.precision import dtype_name
+from trimaran.checkpoint_files.pieces import WHOLE, Area, Entry, Piece, What, put, shape_of, share_out
+from trimaran.graph.trace.storages import dtype_of
 from trimaran.graph.types import share_bounds
 from trimaran.launch.world import World
 from trimaran.runtime.communication.channels import Agreement
 from trimaran.runtime.parts.part import Part, Sharing
 from trimaran.runtime.step.updates import Updater, local_part
 
-Kind = Literal["parameter", "buffer", "gradient", "optimizer"]
+Kind = Literal["parameter", "buffer", "gradient", "optimizer", "random", "state", "residual", "compression"]
+"""The last four are of checkpoints alone."""
+_FIRST: tuple[Kind, ...] = ("buffer", "state")
+"""Differ between ranks: those of the first one count."""
 EVERYTHING: tuple[Kind, ...] = ("parameter", "buffer", "gradient", "optimizer")
 
 
@@ -86,7 +90,7 @@ class Differing(NamedTuple):
         first: the rank with the first copy
     """
 
-    kind: Kind
+    kind: str
     name: str
     key: str
     ranks: tuple[int, ...]
@@ -122,46 +126,29 @@ class Held:
         """Of which tensor it is."""
         return self.kind, self.name, self.key
 
-    def whole(self, device: str) -> torch.Tensor:
-        """The whole tensor; all ranks that share it call this.
+    def piece(self, tensor: torch.Tensor) -> Piece:
+        """What this rank has of it; of copies the first one is taken.
 
         Args:
-            device: of the rank
+            tensor: of this, where it is here
         """
-        if self.tensor is None:
-            return torch.empty(0)
-        return self.tensor if self.sharing is None else self.sharing.whole(self.tensor.to(device))
+        shape = tuple(tensor.shape if self.sharing is None else self.sharing.shape)
+        dtype = dtype_name(tensor.dtype)
+        return Piece(self.what, shape, dtype, area_of(self.sharing), spare=self.spare, first=self.kind in _FIRST)
 
 
-class _Piece(NamedTuple):
-    """What a rank has of a tensor, for the others.
+def area_of(sharing: Sharing | None) -> Area:
+    """What a rank has of a tensor."""
+    return WHOLE if sharing is None else Area(sharing.dim, sharing.spans)
 
-    Attributes:
-        kind: of the tensor
-        name: of the parameter or buffer
-        key: of the optimizer's state; empty for others
-        shape: of the whole; None: there is no tensor to send
-        dtype: of the tensor
-        ranks: that share it, ascending; a copy has this rank alone
-        value: what is sent with this, in place of a tensor
-        spare: a tensor of the user's model that this rank does not train; for where no other rank does
-        prints: fingerprint of this rank's tensor; None: copies are not compared
-    """
 
-    kind: Kind
-    name: str
-    key: str
-    shape: tuple[int, ...] | None
-    dtype: torch.dtype | None
-    ranks: tuple[int, ...]
-    value: Any = None
-    spare: bool = False
-    prints: tuple[float, float] | None = None
+class _Said(NamedTuple):
+    """What a rank has: pieces of tensors, what is none, groups of its optimizer, fingerprints of copies."""
 
-    @property
-    def what(self) -> tuple[Kind, str, str]:
-        """Of which tensor it is."""
-        return self.kind, self.name, self.key
+    pieces: list[Piece]
+    values: "dict[What, Any]"
+    options: list[tuple[dict[str, Any], list[str]]]
+    prints: "dict[What, tuple[float, float]]"
 
 
 def state_of(model: nn.Module) -> dict[str, Any]:
@@ -259,29 +246,29 @@ class StateGatherer:
             ExecutionError: ranks that share a parameter do not have the same pieces of its state
         """
         held = self.held(part, updater, world, kinds)
-        by_what = {one.what: one for one in held}
-        pieces_here = [_piece(one, world.rank, compare=compare) for one in held]
-        options = self.options(part, updater) if updater is not None and "optimizer" in kinds else []
-        said = agreement.gather_objects((pieces_here, options), "gathering the state")
-        pieces = [of for of, _ in said]
-        chosen, differing = _choose(pieces)
-        groups = merge_groups([of for _, of in said])
-        state = WholeState(groups=groups, aliases=self.aliases, ranks=_holders(pieces), differing=differing)
-        for piece in chosen if to is not None else ():
-            source = piece.ranks[0]
-            if piece.shape is None:
-                self._put(state, piece, piece.value)
-                continue
-            tensor = None
-            if world.rank in piece.ranks:
-                # All that share it take part in making it whole; one of them keeps it.
-                whole = by_what[piece.what].whole(world.device)
-                tensor = _on_host(whole) if world.rank == source else None
-            if to is not None and source != to:
-                way = source, to
-                tensor = pass_on(tensor, piece.shape, piece.dtype, way=way, rank=world.rank, group=agreement.group)
-            if world.rank == to and tensor is not None:
-                self._put(state, piece, tensor)
+        own = {one.what: one.tensor for one in held if one.tensor is not None}
+        mine = _Said(
+            pieces=[one.piece(own[one.what])._replace(first=True) for one in held if one.what in own],
+            values={one.what: one.value for one in held if one.what not in own},
+            options=self.options(part, updater) if updater is not None and "optimizer" in kinds else [],
+            prints={
+                one.what: _fingerprint(own[one.what])
+                for one in held
+                if compare and one.what in own and not one.spare and one.kind in ("parameter", "optimizer")
+            },
+        )
+        said = agreement.gather_objects(mine, "gathering the state")
+        state = WholeState(
+            groups=merge_groups([one.options for one in said]),
+            aliases=self.aliases,
+            ranks=_holders(said),
+            differing=_differing(said),
+        )
+        entries = share_out([one.pieces for one in said]).entries
+        for what, value in {what: value for one in reversed(said) for what, value in one.values.items()}.items():
+            self._put(state, what, value)
+        for entry, whole in gather_pieces(entries, own, world.rank, agreement, to=to) if to is not None else ():
+            self._put(state, entry.what, whole)
         return state if to in (None, world.rank) else WholeState()
 
     def held(self, part: Part, updater: Updater | None, world: World, kinds: Sequence[Kind]) -> list["Held"]:
@@ -363,12 +350,39 @@ class StateGatherer:
             for group in updater.optimizer.param_groups
         ]
 
-    def _put(self, state: WholeState, piece: _Piece, value: Any) -> None:
-        if piece.kind == "optimizer":
-            state.optimizer.setdefault(piece.name, {})[piece.key] = value
+    def _put(self, state: WholeState, what: What, value: Any) -> None:
+        kind, name, key = what
+        if kind == "optimizer":
+            state.optimizer.setdefault(name, {})[key] = value
             return
         kinds = {"parameter": state.parameters, "buffer": state.buffers, "gradient": state.gradients}
-        kinds[piece.kind][piece.name] = value
+        kinds[kind][name] = value
+
+
+def gather_pieces(
+    entries: Sequence[Entry], own: Mapping[Any, torch.Tensor], rank: int, agreement: Agreement, *, to: int = 0
+) -> Iterator[tuple[Entry, torch.Tensor]]:
+    """Tensors that are put together from their pieces, in host memory, one after the other: on one rank.
+
+    Args:
+        entries: who sends which pieces, the same on every rank; all ranks go through them
+        own: those that this rank may have to send
+        rank: this one
+        agreement: between all ranks
+        to: rank that gets them
+    """
+    for entry in entries:
+        whole = torch.empty(entry.shape, dtype=dtype_of(entry.dtype)) if rank == to else None
+        for writer, area in entry.pieces:
+            tensor = own[entry.what].detach() if writer == rank else None
+            piece = None if tensor is None else (tensor.to_dense() if tensor.is_sparse else tensor).cpu().contiguous()
+            if writer != to:
+                form = shape_of(entry.shape, area), dtype_of(entry.dtype)
+                piece = _pass_on(piece, *form, way=(writer, to), rank=rank, group=agreement.group)
+            if whole is not None and piece is not None:
+                put(whole, entry, piece, area)
+        if whole is not None:
+            yield entry, whole
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:
@@ -404,74 +418,32 @@ def same_options(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return one.keys() == other.keys() and all(repr(value) == repr(other[key]) for key, value in one.items())
 
 
-def _piece(held: Held, rank: int, *, compare: bool) -> _Piece:
-    """What a rank says of what it has."""
-    kind, tensor, sharing = held.kind, held.tensor, held.sharing
-    if tensor is None:
-        return _Piece(kind, held.name, held.key, None, None, (rank,), value=held.value)
-    copies = compare and not held.spare and kind in ("parameter", "optimizer")
-    return _Piece(
-        kind,
-        held.name,
-        held.key,
-        tuple(tensor.shape if sharing is None else sharing.shape),
-        tensor.dtype,
-        (rank,) if sharing is None else sharing.ranks,
-        spare=held.spare,
-        prints=_fingerprint(tensor) if copies else None,
-    )
-
-
-def _choose(said: Sequence[Sequence[_Piece]]) -> tuple[list[_Piece], tuple[Differing, ...]]:
-    """Of each tensor the piece that is sent, in one order on all ranks; and copies that differ."""
-    holders: dict[tuple[Kind, str, str], list[tuple[int, _Piece]]] = {}
-    for rank, pieces in enumerate(said):
-        for piece in pieces:
-            holders.setdefault(piece.what, []).append((rank, piece))
-    chosen, differing = [], []
-    for what, found in holders.items():
-        trained = [(rank, piece) for rank, piece in found if not piece.spare] or found
-        rank, piece = trained[0]
-        having = {one for one, _ in trained}
-        if not having.issuperset(piece.ranks):
-            missing = sorted(set(piece.ranks) - having)
-            raise ExecutionError(
-                f"the {' '.join(part for part in what if part)} is shared by the ranks {piece.ranks}, and the ranks "
-                f"{missing} have nothing of it: their optimizers, or the gradients that they saw, are not alike",
-                ranks=tuple(missing),
-            )
-        chosen.append(piece)
-        ranks = _unlike(trained)
-        if ranks:
-            differing.append(Differing(*what, ranks=ranks, first=rank))
-    return chosen, tuple(differing)
-
-
-def _holders(said: Sequence[Sequence[_Piece]]) -> dict[str, tuple[int, ...]]:
+def _holders(said: Sequence[_Said]) -> dict[str, tuple[int, ...]]:
     """The ranks that have each parameter and buffer."""
     ranks: dict[str, list[int]] = {}
-    for rank, pieces in enumerate(said):
-        for piece in pieces:
-            if piece.kind in ("parameter", "buffer") and not piece.spare:
-                ranks.setdefault(piece.name, []).append(rank)
+    for rank, one in enumerate(said):
+        for piece in one.pieces:
+            if piece.what[0] in ("parameter", "buffer") and not piece.spare:
+                ranks.setdefault(piece.what[1], []).append(rank)
     return {name: tuple(found) for name, found in ranks.items()}
 
 
-def _unlike(found: Sequence[tuple[int, _Piece]]) -> tuple[int, ...]:
-    """Ranks whose copies are not those of the first rank with the same share."""
-    first: dict[int, _Piece] = {}
-    ranks = []
-    for rank, piece in found:
-        place = piece.ranks.index(rank)
-        other = first.setdefault(place, piece)
-        if piece.prints is None or other.prints is None or piece.dtype is None:
-            continue
-        # The same operations on the same numbers; elsewhere they may be done by other instructions of the processor.
-        limit = 16 * _epsilon(piece.dtype) * max(piece.prints[1], other.prints[1])
-        alike = abs(piece.prints[0] - other.prints[0]) <= limit
-        if not alike and not (math.isnan(piece.prints[0]) and math.isnan(other.prints[0])):
-            ranks.append(rank)
-    return tuple(ranks)
+def _differing(said: Sequence[_Said]) -> tuple[Differing, ...]:
+    """Copies that are not those of the first rank that has the same of a tensor."""
+    first: dict[tuple[What, Area], tuple[int, tuple[float, float]]] = {}
+    unlike: dict[tuple[What, Area], list[int]] = {}
+    for rank, one in enumerate(said):
+        for piece in one.pieces:
+            place = piece.what, piece.area
+            if piece.what in one.prints:
+                own = one.prints[piece.what]
+                _, other = first.setdefault(place, (rank, own))
+                # The same operations on the same numbers; elsewhere they may be done by other instructions.
+                limit = 16 * _epsilon(dtype_of(piece.dtype)) * max(own[1], other[1])
+                alike = abs(own[0] - other[0]) <= limit or (math.isnan(own[0]) and math.isnan(other[0]))
+                if not alike:
+                    unlike.setdefault(place, []).append(rank)
+    return tuple(Differing(*place[0], ranks=tuple(ranks), first=first[place][0]) for place, ranks in unlike.items())
 
 
 def _fingerprint(tensor: torch.Tensor) -> tuple[float, float]:
@@ -484,10 +456,10 @@ def _fingerprint(tensor: torch.Tensor) -> tuple[float, float]:
     return float(flat @ signs.double()), float(flat.norm())
 
 
-def pass_on(
+def _pass_on(
     tensor: torch.Tensor | None,
     shape: tuple[int, ...],
-    dtype: torch.dtype | None,
+    dtype: torch.dtype,
     *,
     way: tuple[int, int],
     rank: int,
@@ -523,7 +495,6 @@ def _state_layout(
             shape=value.shape,
             dim=placement.dim,
             spans=(share_bounds(value.shape[placement.dim], len(layout.ranks), at),),
-            whole=lambda _: value.full_tensor(),
         )
     if value.shape == local.shape:
         return layout

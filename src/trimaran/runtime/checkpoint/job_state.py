@@ -7,7 +7,7 @@ The state is the same on every rank; rank 0's counts.
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -16,7 +16,7 @@ from trimaran.base.user_errors import users
 from trimaran.checkpoint_files.pieces import What
 from trimaran.checkpoint_files.plain import decode, encode
 
-KIND = "state"
+KIND: Final = "state"
 
 
 def take(objects: Sequence[Any]) -> tuple[dict[What, torch.Tensor], list[Any]]:

@@ -24,14 +24,13 @@ from trimaran.runtime.checkpoint.take import (
     BY_GROUP,
     VERSION,
     Taking,
-    area_of,
     check_no_shares_in,
     digest_of,
     name_of_share,
     not_like_share,
 )
 from trimaran.runtime.communication.channels import raise_first
-from trimaran.runtime.whole_state import Held, Kind
+from trimaran.runtime.whole_state import Held, Kind, area_of
 from trimaran.user_code.randomness import RandomState, derive_seed, seed_generators
 
 _WEIGHTS: tuple[Kind, ...] = ("parameter", "buffer")

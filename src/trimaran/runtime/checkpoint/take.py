@@ -35,23 +35,17 @@ import torch
 from torch import nn
 
 from trimaran.base.errors import InputError
-from trimaran.base.precision import dtype_name
 from trimaran.base.units import format_some
 from trimaran.checkpoint_files.container import check_writable
 from trimaran.checkpoint_files.pieces import (
-    WHOLE,
-    Area,
     Piece,
     What,
     Writers,
     name_in_file,
-    put,
-    shape_of,
     share_out,
 )
 from trimaran.checkpoint_files.plain import dtype_named, encode
 from trimaran.graph.optimizers import Trained, marked, parameter_groups, trained_parameters
-from trimaran.graph.trace.storages import dtype_of
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import IN_LINE, Strategy
 from trimaran.runtime.checkpoint import job_state
@@ -59,7 +53,7 @@ from trimaran.runtime.communication.compression import Codec
 from trimaran.runtime.parts.part import Making, Part, Sharing
 from trimaran.runtime.precision import LossScaler
 from trimaran.runtime.step.updates import Updater
-from trimaran.runtime.whole_state import Held, Kind, StateGatherer, merge_groups, pass_on, same_options
+from trimaran.runtime.whole_state import Held, Kind, StateGatherer, gather_pieces, merge_groups, same_options
 from trimaran.user_code.model import class_name
 from trimaran.user_code.randomness import RandomState, preserved_randomness
 
@@ -288,20 +282,10 @@ class Taking:
         Args:
             taken: at this moment, by all ranks
         """
-        found: dict[str, torch.Tensor] = {}
-        rank = self._world.rank
-        for entry in taken.writers.entries:
-            name, dtype = name_in_file(entry.what), dtype_of(entry.dtype)
-            if rank == 0:
-                found[name] = torch.empty(entry.shape, dtype=dtype)
-            for writer, area in entry.pieces:
-                own = taken.tensors[name].detach().cpu().contiguous() if writer == rank else None
-                shape = shape_of(entry.shape, area)
-                if writer:
-                    own = pass_on(own, shape, dtype, way=(writer, 0), rank=rank, group=self._agreement.group)
-                if rank == 0 and own is not None:
-                    put(found[name], entry, own, area)
-        return found
+        entries, names = taken.writers.entries, {name_in_file(one.what): one.what for one in taken.writers.entries}
+        own = {names[name]: tensor for name, tensor in taken.tensors.items()}
+        gathered = gather_pieces(entries, own, self._world.rank, self._agreement)
+        return {name_in_file(entry.what): whole for entry, whole in gathered}
 
     def check_writable(self) -> None:
         """Refuse a model with tensors that no file can have.
@@ -327,29 +311,22 @@ class Taking:
         found: dict[What, _Here] = {}
         values: dict[str, dict[str, Any]] = {}
 
-        def add(what: What, tensor: torch.Tensor, sharing: Sharing | None = None, **options: bool) -> None:
-            shape, area = tuple(tensor.shape), WHOLE
-            if sharing is not None:
-                shape, area = tuple(sharing.shape), Area(sharing.dim, sharing.spans)
-            piece = Piece(what, shape, dtype_name(tensor.dtype), area, **options)
-            found[what] = _Here(piece=piece, tensor=tensor)
+        def add(one: Held, tensor: torch.Tensor) -> None:
+            found[one.what] = _Here(piece=one.piece(tensor), tensor=tensor)
 
-        shared: dict[int, tuple[str, torch.Tensor, Sharing | None]] = {}
         for one in self._gatherer.held(self._part, self._updater, self._world, _KINDS):
-            if one.tensor is not None:
-                add(one.what, one.tensor, one.sharing, spare=one.spare, first=one.kind == "buffer")
-            elif isinstance(one.value, torch.Tensor):
-                add(one.what, one.value)
+            tensor = one.value if one.tensor is None else one.tensor
+            if isinstance(tensor, torch.Tensor):
+                add(one, tensor)
             else:
                 value = encode(one.value, f'"{one.key}" that {self._updater.name} keeps of {one.name}')
                 values.setdefault(one.name, {})[one.key] = value
             if one.parameter is not None and one.tensor is not None:
-                shared[id(one.parameter)] = one.name, one.tensor, one.sharing
                 self._add_compressed(one, add)
-        add(("random", f"rank{self._world.rank}", ""), self._random())
+        add(Held(kind="random", name=f"rank{self._world.rank}"), self._random())
         tensors, state = job_state.take(self._job.state)
-        for what, tensor in tensors.items():
-            add(what, tensor, first=True)
+        for (_, name, key), tensor in tensors.items():
+            add(Held(kind=job_state.KIND, name=name, key=key), tensor)
         return found, values, state
 
     def _add_compressed(self, held: Held, add: Callable[..., None]) -> None:
@@ -358,10 +335,12 @@ class Taking:
         lost = self._codec.lost(held.parameter)
         copy = self._copy_name(held.parameter)
         if lost is not None:
-            add(("residual", held.name, f"{self._replica}{copy}"), lost.view(held.tensor.shape), held.sharing)
+            of = Held(kind="residual", name=held.name, key=f"{self._replica}{copy}", sharing=held.sharing)
+            add(of, lost.view(held.tensor.shape))
         for key, tensor in self._codec.kept(held.parameter).items():
             # Shares of a parameter have their own.
-            add(("compression", held.name, f"{key}{name_of_share(held.sharing)}{copy}"), tensor)
+            share = f"{key}{name_of_share(held.sharing)}{copy}"
+            add(Held(kind="compression", name=held.name, key=share), tensor)
 
     def _copy_name(self, parameter: nn.Parameter) -> str:
         """Of a weight that several rows hold, which each compress the gradient of their uses. Empty for the first."""
@@ -555,11 +534,6 @@ def describe_modules(model: nn.Module) -> dict[str, Any]:
         "digest": hashlib.blake2b(text, digest_size=8).hexdigest(),
         "each": modules if len(modules) <= _MOST_MODULES else {},
     }
-
-
-def area_of(sharing: Sharing | None) -> Area:
-    """What a rank has of a tensor."""
-    return WHOLE if sharing is None else Area(sharing.dim, sharing.spans)
 
 
 def name_of_share(sharing: Sharing | None) -> str:

@@ -180,14 +180,12 @@ class Sharing:
         shape: of the whole
         dim: along which it is split
         spans: of the whole along `dim`, from low to below high, that this rank's share has, in the order of the share
-        whole: from a tensor laid out like this rank's share, on its device, the whole one; all of `ranks` call it
     """
 
     ranks: tuple[int, ...]
     shape: torch.Size
     dim: int
     spans: tuple[tuple[int, int], ...]
-    whole: Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

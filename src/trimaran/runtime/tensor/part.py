@@ -1,18 +1,16 @@
 """The part of a rank that shares tensors with others: the user's parameters are shares, under their own names.
 
-DTensor lays out each section of a parameter over the mesh, and gathers it again. In between the model has plain
-tensors, one for each rank, so that optimizers, buckets and norms work on them as on any other.
+Each section of a parameter is laid out over the mesh as a DTensor would be. The model has plain tensors, so that
+optimizers, buckets and norms work on them as on any other.
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import accumulate
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
 
 from trimaran.base.errors import InputError
 from trimaran.graph.capture.capture import Capture
@@ -87,7 +85,6 @@ class SharedWeights:
                 shape=self._own[name].shape,
                 dim=split.dim,
                 spans=self._spans(split),
-                whole=partial(self._whole, split=split),
             )
             for name, split in self._splits.items()
         }
@@ -117,20 +114,6 @@ class SharedWeights:
     def _share(self, whole: torch.Tensor, split: Split) -> torch.Tensor:
         parts = [whole.narrow(split.dim, low, high - low) for low, high in self._spans(split)]
         return torch.cat(parts, split.dim).clone(memory_format=torch.contiguous_format)
-
-    def _whole(self, share: torch.Tensor, split: Split) -> torch.Tensor:
-        sizes = [high - low for low, high in self._spans(split)]
-        wholes = []
-        for part, section in zip(share.split(sizes, split.dim), split.sections, strict=True):
-            shape = list(share.shape)
-            shape[split.dim] = section
-            like = torch.empty(shape, device="meta")
-            placements = [Shard(split.dim)]
-            laid_out = DTensor.from_local(
-                part.contiguous(), self._mesh, placements, run_check=False, shape=like.shape, stride=like.stride()
-            )
-            wholes.append(laid_out.full_tensor())
-        return torch.cat(wholes, split.dim)
 
 
 def tensor_part(making: Making, capture: Capture) -> Part:

@@ -197,7 +197,6 @@ class ShardedReplica(WholeModel):
                 shape=parameter.shape,
                 dim=0,
                 spans=(share_bounds(len(parameter), len(ranks), parameter.device_mesh.get_local_rank()),),
-                whole=partial(_whole, parameter),
             )
             for name, parameter in self.module.named_parameters()
             if isinstance(parameter, DTensor)
@@ -287,19 +286,6 @@ def _follow_recurrent_weights(model: nn.Module) -> None:
 
 def _note(used: Used, shard: nn.Parameter, gathered: torch.Tensor) -> None:
     used.note(shard)
-
-
-def _whole(parameter: DTensor, local: torch.Tensor) -> torch.Tensor:
-    """The whole of what is laid out like a parameter."""
-    spread = DTensor.from_local(
-        local,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
-    return spread.full_tensor()
 
 
 def _keep_share(tensor: torch.Tensor, whole: torch.Tensor) -> None:
