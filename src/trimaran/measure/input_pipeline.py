@@ -25,6 +25,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -37,18 +38,19 @@ from trimaran.measure.findings import Points, Sampled
 from trimaran.program.strategy import IN_LINE, Feeding
 from trimaran.runtime.data.cache import (
     LOOKED_AT,
-    Layout,
     SampleCache,
     Uncachable,
     cache_bytes,
-    layout_of,
     look_at,
     make_memory,
+    packed,
+    slot_of,
 )
 from trimaran.runtime.data.datasets import dataset_length
 from trimaran.runtime.data.loader import Loader
 from trimaran.runtime.data.orders import some_samples
 from trimaran.runtime.data.reading import Answer, Reading, Request
+from trimaran.runtime.data.worker_transport import Packed
 from trimaran.user_code.batches import move_batch
 
 BOX_S = 1.0
@@ -199,12 +201,12 @@ def measure_samples(job: Job, dataset: Any, *, rank: int, ranks: int, device: st
         largest = answer.batch if largest is None or answer.samples > 1 else largest
     for _, answer, _ in _timed_answers(Reading(dataset, job.collate), iter(read[:READ_TWICE]), seed=2):
         found.again.append([answer.read_s / answer.samples])
-    layout = _look(dataset, found)
+    slot_bytes = _look(dataset, found)
     found.sample_bytes = max(1, batch_bytes(largest) // max(len(group) for group in read))
     numbers = max(read, key=len)
     kept: list[Any] = next(_timed_answers(Reading(dataset, list), iter([numbers]), seed=3))[1].batch
-    if layout is not None:
-        found.recalls = _recall(job, kept, layout)
+    if slot_bytes:
+        found.recalls = _recall(job, kept, slot_bytes)
     if device != "cpu":
         found.copies = [_copied(job, kept, size, device) for size in (1, len(kept)) for _ in range(_REPEATS)]
     if workers:
@@ -256,35 +258,31 @@ def _timed_answers(
         yield asked[-1], answer, time.thread_time() - began
 
 
-def _look(dataset: Any, found: Sampled) -> Layout | None:
-    """The layout of samples; None: they cannot be kept."""
+def _look(dataset: Any, found: Sampled) -> int:
+    """Room for a sample in a cache [bytes]; 0: they cannot be kept."""
+    found.repeats = True
     try:
-        layout = look_at(dataset, found.samples)
-        found.repeats = True
+        found.stored_bytes = look_at(dataset, found.samples)
     except Uncachable:
         # Alike, but not the same twice; or not alike; or one cannot be read, which raises here.
-        try:
-            layout, *others = [_layout_of(dataset, number) for number in range(min(LOOKED_AT, found.samples))]
-        except Uncachable:
-            found.repeats = True
-            return None
-        found.repeats = any(other != layout for other in others)
-        found.stored_bytes = 0 if found.repeats else sum(leaf.nbytes for leaf in layout.leaves)
-        return None
-    found.stored_bytes = sum(leaf.nbytes for leaf in layout.leaves)
-    return layout
+        with suppress(Uncachable):
+            first, *others = [_packed(dataset, number) for number in range(min(LOOKED_AT, found.samples))]
+            found.repeats = any(other.sizes[1:] != first.sizes[1:] for other in others)
+            found.stored_bytes = 0 if found.repeats else slot_of([first, *others])
+        return 0
+    return found.stored_bytes
 
 
-def _layout_of(dataset: Any, number: int) -> Layout:
+def _packed(dataset: Any, number: int) -> Packed:
     answers = _timed_answers(Reading(dataset, list), iter([[number]]), seed=number)
-    return layout_of(next(answers)[1].batch[0])
+    return packed(next(answers)[1].batch[0])
 
 
-def _recall(job: Job, kept: Sequence[Any], layout: Layout) -> Points:
+def _recall(job: Job, kept: Sequence[Any], slot_bytes: int) -> Points:
     """Microbatches out of a cache of a few samples."""
-    descriptor, path = make_memory(cache_bytes(layout, len(kept)))
+    descriptor, path = make_memory(cache_bytes(slot_bytes, len(kept)))
     try:
-        cache = SampleCache(layout, len(kept), path)
+        cache = SampleCache(slot_bytes, len(kept), path)
     finally:
         os.close(descriptor)
     for number, sample in enumerate(kept):

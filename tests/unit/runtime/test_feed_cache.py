@@ -15,15 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, default_collate
 
+from trimaran.runtime.communication.shared_memory import aligned
 from trimaran.runtime.data.cache import (
     SampleCache,
     Uncachable,
     cache_bytes,
-    layout_of,
     look_at,
     make_memory,
     offer_cache,
+    packed,
     share_cache,
+    slot_of,
 )
 from trimaran.runtime.data.reading import Reading, Request
 
@@ -56,9 +58,9 @@ def row(index: int) -> tuple[torch.Tensor, int]:
 
 
 def open_cache(sample: Any, samples: int = 10) -> SampleCache:
-    layout = layout_of(sample)
-    descriptor, path = make_memory(cache_bytes(layout, samples))
-    cache = SampleCache(layout, samples, path)
+    slot_bytes = slot_of([packed(sample)])
+    descriptor, path = make_memory(cache_bytes(slot_bytes, samples))
+    cache = SampleCache(slot_bytes, samples, path)
     os.close(descriptor)
     return cache
 
@@ -113,36 +115,44 @@ def test_a_sample_comes_back_as_it_was(sample: Any, number: int, copy: bool) -> 
     assert (cache.kept, cache.misfits) == (1, 0)
 
 
-def test_a_cache_has_a_mark_and_the_leaves_of_every_sample() -> None:
-    """10 marks, 10 × 8 bytes of floats, 10 × 8 of numbers, each in pieces of 64 bytes: 64 + 128 + 128."""
-    assert cache_bytes(layout_of(row(0)), 10) == 320
+def test_a_cache_has_a_mark_and_a_slot_for_every_sample() -> None:
+    """10 marks in 64 bytes; the sizes of two parts, what is pickled, 8 bytes of floats, and 64 to spare."""
+    found = packed(row(0))
+    assert found.sizes[1:] == [8]
+    assert cache_bytes(slot_of([found]), 10) == 64 + 10 * (64 + aligned(found.sizes[0]) + 64 + 64)
 
 
 @pytest.mark.parametrize(
     ("sample", "said"),
     [
-        ("text", "it holds a str"),
-        ((torch.zeros(1), None), "it holds a NoneType"),
         (torch.zeros(1, requires_grad=True), "has a gradient"),
-        (torch.nn.Parameter(torch.zeros(1)), "it holds a Parameter"),
-        (torch.zeros(2, 2).to_sparse(), "torch.sparse_coo"),
-        (numpy.array(["a"]), "it holds an array of <U1"),
-        (numpy.zeros(2, ">f4"), "it holds an array of >f4"),
-        (2**63, "takes more than 64 bits"),
-        ((), "it is empty"),
+        ((torch.nn.Parameter(torch.zeros(1)), 1), "has a gradient"),
+        (torch.zeros(2, device="meta"), "it cannot be pickled|on a device"),
+        (lambda: 1, "it cannot be pickled"),
+        (list(numpy.zeros((255, 1))), "it has 256 parts"),
     ],
 )
 def test_what_cannot_be_kept_is_said(sample: Any, said: str) -> None:
     with pytest.raises(Uncachable, match=said):
-        layout_of(sample)
+        packed(sample)
 
 
-def test_a_sample_of_another_shape_is_not_kept_but_counted() -> None:
+def test_a_larger_sample_is_not_kept_but_counted() -> None:
     cache = open_cache(row(0))
-    cache.put(3, (torch.zeros(3), 3))
-    cache.put(4, ("text", 4))
+    cache.put(3, (torch.zeros(99), 3))
+    cache.put(4, (torch.zeros(2), "text" * 99))
+    cache.put(5, (torch.zeros(2), "text"))
     assert (cache.get(3, copy=False), cache.get(4, copy=False)) == (None, None)
-    assert (cache.kept, cache.misfits) == (0, 2)
+    assert cache.get(5, copy=False)[1] == "text"
+    assert (cache.kept, cache.misfits) == (1, 2)
+
+
+def test_who_writes_a_sample_first_writes_it() -> None:
+    """Another process may pickle the same sample otherwise, and some may read it already."""
+    cache = open_cache(row(0))
+    cache.put(3, row(3))
+    cache.put(3, row(4))
+    assert alike(cache.get(3, copy=True), row(3))
 
 
 def test_each_sample_is_read_once_and_batches_stay_the_same() -> None:
@@ -191,10 +201,10 @@ def test_a_fault_keeps_nothing() -> None:
         (lambda index: torch.tensor(float(numpy.random.rand())), "sample 0 draws random numbers"),  # noqa: NPY002
         (lambda index: next(NUMBERS), "sample 0 is not the same when it is read again"),
         (lambda index: torch.zeros(index + 1), "samples are not alike: sample 1"),
-        (lambda index: {"text": "a"}, "it holds a str"),
+        (lambda index: (index, lambda: 1), "it cannot be pickled"),
         (lambda index: 1 // 0, "sample 0 could not be read: ZeroDivisionError"),
         # A mebibyte each that is not written: 100 TiB in all.
-        (lambda index: torch.zeros(1).expand(2**18), r"take 100.0 TiB, and .* of memory are free"),
+        (lambda index: torch.zeros(2**18), r"take 100.0 TiB, and .* of memory are free"),
     ],
 )
 def test_samples_that_must_not_be_cached_say_so(make: Any, said: str) -> None:
@@ -206,7 +216,7 @@ def test_samples_that_must_not_be_cached_say_so(make: Any, said: str) -> None:
 
 def test_numbers_that_are_not_numbers_are_the_same_when_they_are_read_again() -> None:
     data = Counted(lambda index: (float("nan"), torch.full((2,), float("nan"))), 1)
-    assert len(look_at(data, 1).leaves) == 2
+    assert look_at(data, 1) > 0
     assert data.reads == 2
 
 
@@ -220,12 +230,10 @@ def read_only(array: Any) -> Any:
     [
         lambda index: numpy.arange(6.0).reshape(2, 3)[:, ::-1],
         lambda index: read_only(numpy.arange(3)),
-        lambda index: torch.full((2,), 1 + 2j).conj(),
-        lambda index: torch.full((2,), 1 + 2j).conj().imag,
         lambda index: torch.zeros(3, 2).T,
         lambda index: numpy.float32(index),
     ],
-    ids=["mirrored", "read only", "conjugate", "negative", "transposed", "number"],
+    ids=["mirrored", "read only", "transposed", "number"],
 )
 def test_samples_that_lie_otherwise_in_memory_are_kept_too(make: Any) -> None:
     shared = share_cache(Counted(make), 10, rank=0, exchange=lambda value: [value])
@@ -245,7 +253,7 @@ def test_the_memory_has_no_name_and_ends_with_its_last_user() -> None:
 
 def test_two_openings_are_one_cache() -> None:
     offer, descriptor = offer_cache(Counted(row), 10)
-    first, second = (SampleCache(layout_of(row(0)), 10, offer.path) for _ in range(2))
+    first, second = (SampleCache(offer.slot_bytes, 10, offer.path) for _ in range(2))
     os.close(descriptor)
     first.put(6, row(6))
     assert alike(second.get(6, copy=False), row(6))

@@ -19,7 +19,7 @@ from trimaran.base.units import format_bytes
 from trimaran.launch.world import World
 from trimaran.program.strategy import Feeding
 from trimaran.runtime.data import cache as sharing
-from trimaran.runtime.data.cache import SampleCache, cache_bytes, layout_of, make_memory, offer_cache
+from trimaran.runtime.data.cache import SampleCache, cache_bytes, make_memory, offer_cache, packed, slot_of
 from trimaran.runtime.data.pipeline import open_feed
 
 
@@ -33,9 +33,9 @@ def holding(path: str, number: int, ready: Any, done: Any) -> None:
 @pytest.mark.parametrize("what", ["get", "put"])
 def test_a_mark_is_seen_after_what_was_written_before_it(what: str) -> None:
     """Whoever looks at it, or sets it, waits for its lock; those of other samples do not."""
-    layout, context = layout_of(row(0)), multiprocessing.get_context("fork")
-    descriptor, path = make_memory(cache_bytes(layout, 10))
-    cache = SampleCache(layout, 10, path)
+    slot_bytes, context = slot_of([packed(row(0))]), multiprocessing.get_context("fork")
+    descriptor, path = make_memory(cache_bytes(slot_bytes, 10))
+    cache = SampleCache(slot_bytes, 10, path)
     ready, done = context.Event(), context.Event()
     other = context.Process(target=holding, args=(path, 3, ready, done))
     other.start()
@@ -55,15 +55,17 @@ def test_a_mark_is_seen_after_what_was_written_before_it(what: str) -> None:
 
 
 def test_a_control_group_limits_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten samples take 320 bytes: 64 of marks, 128 each of floats and numbers."""
-    monkeypatch.setattr(sharing, "free_memory_bytes", lambda: 400)
+    """Four fifths of the free memory may be taken."""
+    nbytes = cache_bytes(slot_of([packed(row(0))]), 10)
+    free = nbytes * 5 // 4
+    monkeypatch.setattr(sharing, "free_memory_bytes", lambda: free)
     offer, descriptor = offer_cache(Counted(row), 10)
     os.close(descriptor)
     assert offer.path
-    monkeypatch.setattr(sharing, "free_memory_bytes", lambda: 399)
+    monkeypatch.setattr(sharing, "free_memory_bytes", lambda: free - 1)
     offer, descriptor = offer_cache(Counted(row), 10)
     assert (offer.path, descriptor) == ("", -1)
-    assert f"take {format_bytes(320)}, and {format_bytes(399)} of memory are free" in offer.note
+    assert f"take {format_bytes(nbytes)}, and {format_bytes(free - 1)} of memory are free" in offer.note
 
 
 def test_a_feed_that_is_refused_leaves_no_memory_open() -> None:

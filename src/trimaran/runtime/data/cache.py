@@ -1,24 +1,19 @@
 """A cache in memory of the samples of a data set, for all ranks and workers of a host.
 
-Samples are in one anonymous file in memory that all of them have mapped: a mark for each sample, then for each leaf of
-a sample one block for all samples. The file has no name, so that it is gone with the last process, even after a kill,
-and the size of /dev/shm does not limit it. Others open it through the process that made it.
+Samples are in one anonymous file in memory that all of them have mapped: a mark for each sample, then for each sample
+as much room as those that were looked at take, in which it lies as a batch of a worker does (`worker_transport`). The
+file has no name, so that it is gone with the last process, even after a kill, and the size of /dev/shm does not limit
+it. Others open it through the process that made it.
 
-    marks   0 1 1 0 2 …        1: it is complete; 2: it does not fit
-    input   [samples, 3, 32, 32]
-    target  [samples]
+    marks   0 2 2 0 255 …      parts of a sample that is complete; 255: it does not fit
+    slots   [samples, slot_bytes]
 
-Two processes may read a sample for the first time at once: both write the same bytes.
-
-A processor may show other cores a mark before the sample that was written earlier. So a mark is set, and read for the
-first time, with its byte locked: a process that finds it set also sees everything that was written before. A process
-remembers which samples it has found, and does not lock again for them.
+A processor may show other cores a mark before the sample that was written earlier. So a sample is written, and its mark
+set and read for the first time, with its byte locked: a process that finds it set also sees everything that was written
+before. A process remembers which samples it has found, and does not lock again for them.
 
 Source:
     fcntl(2), locks of records: they belong to processes, forked ones too, and end with them.
-
-A sample is tuples, lists and dicts of leaves. A leaf that can be kept is a plain tensor of the host, an array or number
-of numpy, or a number of Python; it is returned as the same type, with the same bits.
 
 The first rank of a host that reads makes the cache, where samples can be kept:
 
@@ -31,207 +26,70 @@ A sample that differs when it is read again must not be kept: training would alw
 first few are read twice, under different seeds; draws of other samples are noticed when these are read (`reading`).
 """
 
-import math
 import os
-import pickle
 import socket
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import numpy
 import torch
+from torch.utils._pytree import tree_leaves
 
 from trimaran.base.units import format_bytes
 from trimaran.launch.world import running_system
 from trimaran.machine.detect import free_memory_bytes
 from trimaran.runtime.communication.shared_memory import aligned
+from trimaran.runtime.data.worker_transport import Arrived, Packed, map_file
 from trimaran.user_code.randomness import find_moved, host_states, seeded
 
-Kind = Literal["tensor", "array", "scalar", "int", "float", "bool"]
-
-_NUMBERS: dict[type, tuple[Kind, torch.dtype]] = {
-    bool: ("bool", torch.bool),
-    int: ("int", torch.int64),
-    float: ("float", torch.float64),
-}
+_MISFIT = 255
 
 
 class Uncachable(Exception):
     """A sample that cannot be kept; its text says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
-    """One leaf of every sample.
-
-    Attributes:
-        kind: "tensor"; "array" and "scalar" of numpy; a number of Python
-        dtype: in which it is kept
-        shape: of the leaf
-    """
-
-    kind: Kind
-    dtype: torch.dtype
-    shape: tuple[int, ...] = ()
-
-    @property
-    def nbytes(self) -> int:
-        """Of one sample's [bytes]."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def take(self, block: Any, number: int, *, copy: bool) -> Any:
-        """One sample's from the block of all.
-
-        Args:
-            block: a tensor for tensors, else an array; [samples, *shape]
-            number: of the sample
-            copy: it does not share the memory of the block
-        """
-        if self.kind == "tensor":
-            return block[number].clone() if copy else block[number]
-        if self.kind == "array":
-            return numpy.array(block[number], copy=True if copy else None)
-        return block[number] if self.kind == "scalar" else block[number].item()
-
-    def put(self, block: Any, number: int, value: Any) -> None:
-        """Write one sample's into the block of all.
-
-        Args:
-            block: as for `take`
-            number: of the sample
-            value: of this leaf's kind, dtype and shape
-        """
-        if self.kind == "tensor":
-            block[number].copy_(value)
-        else:
-            block[number] = value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """What every sample is made of.
-
-    Attributes:
-        nesting: its containers, as nested tuples; numbers stand for leaves
-        leaves: in the order of the nesting
-    """
-
-    nesting: Any
-    leaves: tuple[Leaf, ...]
-
-
-def layout_of(sample: Any) -> Layout:
-    """What a sample is made of.
+def packed(sample: Any) -> Packed:
+    """A sample as it is kept.
 
     Args:
         sample: as a data set gave it
 
     Raises:
-        Uncachable: something in it cannot be kept
-
-    Example:
-        >>> [leaf.kind for leaf in layout_of((torch.zeros(3), 4)).leaves]
-        ['tensor', 'int']
+        Uncachable: it is tied to a device or a graph, or cannot be pickled
     """
-    values: list[Any] = []
-    nesting = _nest(sample, values)
-    if not values:
-        raise Uncachable("it is empty")
-    return Layout(nesting=nesting, leaves=tuple(_leaf(value) for value in values))
-
-
-def leaves_of(sample: Any) -> list[Any]:
-    """The leaves of a sample, in the order of its nesting."""
-    values: list[Any] = []
-    _nest(sample, values)
-    return values
-
-
-def rebuild(nesting: Any, values: Sequence[Any]) -> Any:
-    """A sample from its leaves.
-
-    Args:
-        nesting: of a layout
-        values: leaves, in its order
-
-    Example:
-        >>> layout = layout_of({"a": 1, "b": (2, 3)})
-        >>> rebuild(layout.nesting, [4, 5, 6])
-        {'a': 4, 'b': (5, 6)}
-    """
-    if isinstance(nesting, int):
-        return values[nesting]
-    kind, keys, parts = nesting
-    inner = [rebuild(part, values) for part in parts]
-    if keys is not None:
-        return kind(zip(keys, inner, strict=True))
-    return kind(*inner) if hasattr(kind, "_fields") else kind(inner)
-
-
-def _nest(value: Any, values: list[Any]) -> Any:
-    kind = type(value)
-    if kind in (dict, OrderedDict):
-        return kind, tuple(value), tuple(_nest(part, values) for part in value.values())
-    if kind in (tuple, list) or (isinstance(value, tuple) and hasattr(kind, "_fields")):
-        return kind, None, tuple(_nest(part, values) for part in value)
-    values.append(value)
-    return len(values) - 1
-
-
-def _leaf(value: Any) -> Leaf:
-    number = _NUMBERS.get(type(value))
-    if number is not None:
-        if type(value) is int and not -(2**63) <= value < 2**63:
-            raise Uncachable(f"it holds the number {value}, which takes more than 64 bits")
-        return Leaf(kind=number[0], dtype=number[1])
-    if type(value) is torch.Tensor:
-        if value.layout != torch.strided or value.device.type != "cpu" or value.requires_grad or value.is_quantized:
-            raise Uncachable(f"it holds a tensor that is {value.layout}, on {value.device}, or has a gradient")
-        return Leaf(kind="tensor", dtype=value.dtype, shape=tuple(value.shape))
-    if type(value) is numpy.ndarray or isinstance(value, numpy.generic):
-        kind: Kind = "array" if type(value) is numpy.ndarray else "scalar"
-        return Leaf(kind=kind, dtype=_torch_dtype(value.dtype), shape=tuple(value.shape))
-    raise Uncachable(f"it holds a {type(value).__name__}; kept are tensors, arrays and numbers")
-
-
-def _torch_dtype(dtype: Any) -> torch.dtype:
     try:
-        found: torch.dtype = torch.from_numpy(numpy.empty(0, dtype)).dtype
-    except (TypeError, ValueError):
-        raise Uncachable(f"it holds an array of {dtype}, which torch does not have") from None
+        found = Packed(sample, least_bytes=0)
+        leaves = [leaf for leaf in tree_leaves(sample) if isinstance(leaf, torch.Tensor)]
+    except Exception as error:  # noqa: BLE001 whatever an object of the user's raises
+        raise Uncachable(f"it cannot be pickled: {type(error).__name__}") from None
+    if any(leaf.requires_grad or leaf.device.type != "cpu" for leaf in leaves):
+        raise Uncachable("it holds a tensor that has a gradient, or is on a device")
+    if len(found.sizes) >= _MISFIT:
+        raise Uncachable(f"it has {len(found.sizes)} parts")
     return found
-
-
-_COMPLETE, _MISFIT = 1, 2
 
 
 class SampleCache:
     """The samples of a data set, as far as they have been read.
 
     Args:
-        layout: of each sample
+        slot_bytes: room for each sample [bytes]
         samples: of the data set
         path: of the file that holds them
     """
 
-    def __init__(self, layout: Layout, samples: int, path: str) -> None:
-        self._state = layout, samples, path
-        self._layout = layout
-        memory = torch.from_file(path, shared=True, size=cache_bytes(layout, samples), dtype=torch.uint8)
+    def __init__(self, slot_bytes: int, samples: int, path: str) -> None:
+        self._state = slot_bytes, samples, path
+        self._slot_bytes = slot_bytes
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._file)
-        self._marks = memory[:samples].numpy()
+        self._memory = map_file(self._file, cache_bytes(slot_bytes, samples))
+        self._marks = self._memory[:samples]
+        self._start = aligned(samples)
         self._found = bytearray(samples)
-        self._blocks: list[Any] = []
-        start = aligned(samples)
-        for leaf in layout.leaves:
-            block = memory[start : start + samples * leaf.nbytes].view(leaf.dtype).view(samples, *leaf.shape)
-            self._blocks.append(block if leaf.kind == "tensor" else block.numpy())
-            start += aligned(samples * leaf.nbytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For workers that are not forked: they open the file too."""
@@ -244,34 +102,32 @@ class SampleCache:
             number: of the sample
             copy: its tensors do not share the memory of the cache
         """
-        if not self._found[number] and not self._find(number):
-            return None
-        leaves = [
-            leaf.take(block, number, copy=copy) for leaf, block in zip(self._layout.leaves, self._blocks, strict=True)
-        ]
-        return rebuild(self._layout.nesting, leaves)
+        if not self._found[number]:
+            with self._locked(number, shared=True):
+                self._found[number] = self._marks[number] % _MISFIT
+        parts, slot = self._found[number], self._slot(number)
+        return Arrived(memoryview(bytearray(slot)) if copy else slot, parts).unpack() if parts else None
 
     def put(self, number: int, sample: Any) -> None:
-        """Keep a sample, if it is like the others.
+        """Keep a sample, if it is no larger than others.
 
         Args:
             number: of the sample
             sample: as the data set gave it
         """
         try:
-            fits = layout_of(sample) == self._layout
+            found = packed(sample)
+            fits = found.nbytes <= self._slot_bytes
         except Uncachable:
             fits = False
-        if fits:
-            for leaf, block, value in zip(self._layout.leaves, self._blocks, leaves_of(sample), strict=True):
-                leaf.put(block, number, value)
         with self._locked(number, shared=False):
-            self._marks[number] = _COMPLETE if fits else _MISFIT
+            if fits and not self._marks[number]:
+                found.write(self._slot(number))
+            self._marks[number] = self._marks[number] or (len(found.sizes) if fits else _MISFIT)
 
-    def _find(self, number: int) -> bool:
-        with self._locked(number, shared=True):
-            self._found[number] = int(self._marks[number]) == _COMPLETE
-        return bool(self._found[number])
+    def _slot(self, number: int) -> memoryview:
+        start = self._start + number * self._slot_bytes
+        return self._memory[start : start + self._slot_bytes]
 
     @contextmanager
     def _locked(self, number: int, *, shared: bool) -> Iterator[None]:
@@ -286,22 +142,22 @@ class SampleCache:
     @property
     def kept(self) -> int:
         """Samples that are there."""
-        return int((self._marks == _COMPLETE).sum())
+        return len(self._marks) - bytes(self._marks).count(0) - self.misfits
 
     @property
     def misfits(self) -> int:
-        """Samples that were read and are of another layout, so that they are read each time."""
-        return int((self._marks == _MISFIT).sum())
+        """Samples that were read and do not fit, so that they are read each time."""
+        return bytes(self._marks).count(_MISFIT)
 
 
-def cache_bytes(layout: Layout, samples: int) -> int:
+def cache_bytes(slot_bytes: int, samples: int) -> int:
     """Size of a cache [bytes].
 
     Args:
-        layout: of each sample
+        slot_bytes: room for each sample [bytes]
         samples: of the data set
     """
-    return aligned(samples) + sum(aligned(samples * leaf.nbytes) for leaf in layout.leaves)
+    return aligned(samples) + samples * slot_bytes
 
 
 def make_memory(nbytes: int) -> tuple[int, str]:
@@ -333,12 +189,12 @@ class Offer:
 
     Attributes:
         path: of the memory; empty: there is none
-        layout: of its samples, pickled
+        slot_bytes: room for each sample [bytes]
         note: why not
     """
 
     path: str = ""
-    layout: bytes = b""
+    slot_bytes: int = 0
     note: str = ""
 
 
@@ -401,21 +257,20 @@ def offer_cache(dataset: Any, samples: int) -> tuple[Offer, int]:
         The offer, and the descriptor of its memory; -1: there is none.
     """
     try:
-        layout = look_at(dataset, samples)
-        nbytes, free = cache_bytes(layout, samples), free_memory_bytes()
+        slot_bytes = look_at(dataset, samples)
+        nbytes, free = cache_bytes(slot_bytes, samples), free_memory_bytes()
         if nbytes > _OF_FREE_MEMORY * free:
             raise Uncachable(
                 f"{samples} samples take {format_bytes(nbytes)}, and {format_bytes(free)} of memory are free"
             )
-        pickled = pickle.dumps(layout)
         descriptor, path = make_memory(nbytes)
-    except (Uncachable, OSError, pickle.PicklingError, AttributeError, TypeError) as error:
+    except (Uncachable, OSError) as error:
         return Offer(note=f"samples are not cached, they are read each time: {error}"), -1
-    return Offer(path=path, layout=pickled), descriptor
+    return Offer(path=path, slot_bytes=slot_bytes), descriptor
 
 
-def look_at(dataset: Any, samples: int) -> Layout:
-    """What the samples of a data set are made of, from the first few of them.
+def look_at(dataset: Any, samples: int) -> int:
+    """The room that a sample of a data set takes, from the first few of them [bytes].
 
     Args:
         dataset: map-style
@@ -424,18 +279,22 @@ def look_at(dataset: Any, samples: int) -> Layout:
     Raises:
         Uncachable: they are not alike, or one is another when it is read again
     """
-    layout: Layout | None = None
+    looked_at: list[Packed] = []
     for number in range(min(LOOKED_AT, samples)):
-        once, again = _read(dataset, number, 1), _read(dataset, number, 2)
-        found = layout_of(once)
-        if layout is not None and found != layout:
-            raise Uncachable(f"samples are not alike: sample {number} has other parts, shapes or types than sample 0")
-        if layout_of(again) != found or not _same(once, again):
+        once, again = packed(_read(dataset, number, 1)), packed(_read(dataset, number, 2))
+        if looked_at and once.sizes[1:] != looked_at[0].sizes[1:]:
+            raise Uncachable(f"samples are not alike: sample {number} has other parts, or sizes, than sample 0")
+        if once.content != again.content:
             raise Uncachable(f"sample {number} is not the same when it is read again")
-        layout = found
-    if layout is None:
+        looked_at.append(once)
+    if not looked_at:
         raise Uncachable("there is none")
-    return layout
+    return slot_of(looked_at)
+
+
+def slot_of(looked_at: Sequence[Packed]) -> int:
+    """The room for samples like some [bytes]; numbers of others may take some bytes more."""
+    return max(one.nbytes for one in looked_at) + aligned(1)
 
 
 def _read(dataset: Any, number: int, seed: int) -> Any:
@@ -451,27 +310,10 @@ def _read(dataset: Any, number: int, seed: int) -> Any:
     return sample
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Bit by bit, also where a figure is no number."""
-    pairs = zip(leaves_of(one), leaves_of(other), strict=True)
-    return all(_bytes(mine) == _bytes(theirs) for mine, theirs in pairs)
-
-
-def _bytes(leaf: Any) -> bytes:
-    if not isinstance(leaf, torch.Tensor):
-        # Not by torch, which takes no array that runs backwards, as mirrored pictures do.
-        return numpy.asarray(leaf).tobytes()
-    flat = leaf.resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-
-
 def _open(offer: Offer, samples: int) -> tuple[SampleCache | None, str]:
     if not offer.path:
         return None, offer.note
     try:
-        # Written by a rank of this program, through a group of these ranks only.
-        layout = pickle.loads(offer.layout)  # noqa: S301
-        return SampleCache(layout, samples, offer.path), ""
-    except (OSError, RuntimeError, pickle.UnpicklingError, AttributeError, ImportError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return None, f"samples are not cached on this rank, they are read each time: {reason}"
+        return SampleCache(offer.slot_bytes, samples, offer.path), ""
+    except OSError as error:
+        return None, f"samples are not cached on this rank, they are read each time: {error}"

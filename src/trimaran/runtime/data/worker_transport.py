@@ -95,6 +95,13 @@ class Packed:
         self.sizes = [part.nbytes for part in self._parts]
         self.nbytes = _table_bytes(len(self.sizes)) + sum(aligned(size) for size in self.sizes)
 
+    @property
+    def content(self) -> bytes:
+        """It, as it is written."""
+        block = bytearray(self.nbytes)
+        self.write(memoryview(block))
+        return bytes(block)
+
     def write(self, block: memoryview) -> None:
         """Write it.
 
