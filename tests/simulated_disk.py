@@ -247,7 +247,7 @@ class SimulatedProcess:
     def make_directory(self, path: Path) -> None:
         self._make(path, Node(is_directory=True), "mkdir")
 
-    def create(self, path: Path, size: int) -> "SimulatedWriting":
+    def create(self, path: Path) -> "SimulatedWriting":
         node = Node(is_directory=False)
         self._make(path, node, "create")
         return SimulatedWriting(self, node, path)

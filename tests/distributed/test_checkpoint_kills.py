@@ -131,18 +131,15 @@ def test_a_full_disk_keeps_what_was_saved(small_disk: Path) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("reserve", [True, False])
 def test_a_disk_that_fills_while_it_is_written_keeps_what_was_saved(
-    small_disk: Path, monkeypatch: pytest.MonkeyPatch, reserve: bool
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another program takes the room after it was asked for, at each of many moments; or nothing can be reserved."""
+    """Another program takes the room after it was asked for, at each of many moments."""
     folder, size = small_disk / "checkpoints", 4 * 2**20
     save(folder, 1, size)
     save(folder, 2, size)
     monkeypatch.setattr("trimaran.checkpoint_files.disk.LocalDisk.free_bytes", lambda self, path: 2**40)
-    if not reserve:
-        monkeypatch.setattr("trimaran.checkpoint_files.disk._fallocate", None)
-        monkeypatch.setattr("trimaran.checkpoint_files.commit._PIECE_BYTES", 2**17)
+    monkeypatch.setattr("trimaran.checkpoint_files.commit._PIECE_BYTES", 2**17)
     ballast = small_disk / "ballast"
     failed = 0
     for blocks in range(0, 24 * 256, 97):

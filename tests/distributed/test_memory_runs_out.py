@@ -1,13 +1,9 @@
 """A rank that runs out of memory says so, whether it was refused memory or the kernel has killed it."""
 
 import json
-import os
 import re
-import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,13 +12,9 @@ from tests.commands.running import trimaran
 from tests.distributed import duties
 from tests.forks.client import launch
 from tests.raising import raises
-from tests.unit.features.test_memory_explained import made, ran_out
 
 from trimaran.base.errors import ExecutionError
-from trimaran.features.training.memory import plan_again, with_memory_plan
-from trimaran.jobs.resolve import JobSource
 from trimaran.launch.memory import Killings
-from trimaran.planning.requests import PlanRequest
 
 MIB = 2**20
 GROUPS = Path("/sys/fs/cgroup/memory")
@@ -67,46 +59,6 @@ def test_a_rank_that_the_kernel_killed_for_memory_is_told_from_one_that_was_kill
     with raises("rank.died", ExecutionError, match="SIGKILL", rank=0):
         launch(duties.die_in_collective, (0,), ranks=2, log_dir=tmp_path, on_event=lambda rank, event: None)
     assert not (group / "cgroup.procs").read_text()
-
-
-@pytest.mark.sweep
-@pytest.mark.timeout(600)
-def test_a_plan_for_the_memory_that_there_is_is_looked_for_by_a_process_that_ends(tmp_path: Path) -> None:
-    """96 MiB on one rank; sharded over two of them they fit into 80 MiB."""
-    jobs = Path(__file__).parents[1] / "commands" / "hungry_jobs.py"
-    source = JobSource(reference=f"{jobs}:hungry")
-    request = PlanRequest(devices=2, memory_bytes=80 * MIB, execution="eager")
-    given = made()
-    evidence = given.simulated
-    chosen = replace(evidence.chosen, peak_bytes=tuple(96 * MIB for _ in evidence.chosen.peak_bytes))
-    # None of the plans that were compared.
-    evidence = replace(evidence, chosen=chosen, search=None, plan=replace(evidence.plan, candidates=()))
-    given = replace(given, source=source, request=request, evidence=evidence)
-    found = with_memory_plan(ran_out(80 * MIB), given, limit_s=400)
-    assert found.figures["fits"], found.message
-    assert 0 < found.figures["fits_bytes"] <= 80 * MIB  # type: ignore[operator]
-    assert f"Planned with that limit, {found.figures['fits']} needs" in found.message
-    assert f"trimaran train {jobs}:hungry --memory 80MiB" in found.message
-    none = plan_again(source, replace(request, memory_bytes=20 * MIB), limit_s=400)
-    assert (none.strategy, none.reason.startswith("No plan does (")) == ("", True)
-    began = time.monotonic()
-    late = plan_again(source, request, limit_s=0.5)
-    assert time.monotonic() - began < 20
-    assert late.strategy == ""
-    assert "within 0.5 s" in late.reason
-    assert not children(named="trimaran.features.training.memory")
-
-
-def children(named: str) -> list[str]:
-    """Commands of the children of this process, with a word in them."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (entry / "cmdline").read_text()
-            if parent == os.getpid() and named in command:
-                found.append(command)
-    return found
 
 
 @pytest.mark.sweep

@@ -30,7 +30,6 @@ import hashlib
 import itertools
 import json
 import os
-import queue
 import re
 import stat
 import threading
@@ -111,6 +110,9 @@ class FileEntry:
     name: str
     size: int
     checksums: tuple[int, ...]
+
+
+_FORMAT_ENTRY = FileEntry(FORMAT, len(_FORMAT_TEXT), (zlib.crc32(_FORMAT_TEXT),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,12 +419,8 @@ class Store:
             return [_fault_of(error)]
         known = checkpoint.files.keys() | {MANIFEST, MARKER, FORMAT}
         faults = [Fault(name, "it is not in the manifest") for name in present if name not in known]
-        if FORMAT not in present:
-            faults.append(Fault(FORMAT, "it is missing"))
-        else:
-            faults += self._compare_format(path)
         sound = []
-        for entry in checkpoint.files.values():
+        for entry in (_FORMAT_ENTRY, *checkpoint.files.values()):
             found = present.get(entry.name)
             if found is None:
                 faults.append(Fault(entry.name, "it is missing"))
@@ -435,27 +433,22 @@ class Store:
                 sound.append(entry)
         return faults + self._compare(path, sound, from_disk=from_disk)
 
-    def verify_all(self) -> dict[str, list[Fault]]:
+    def verify_all(self, name: str | None = None) -> dict[str, list[Fault]]:
         """What is wrong with each checkpoint that was committed, by name, the newest first; empty: nothing.
+
+        Args:
+            name: of the only one that is asked for; None: all are
 
         Raises:
             EnvironmentProblem: the folder cannot be read
         """
-        return {
-            found.name: self.verify(found) if isinstance(found, Checkpoint) else [found.fault]
-            for found in self._marked()
-        }
-
-    def verify_named(self, name: str) -> list[Fault]:
-        """What is wrong with one checkpoint that was committed.
-
-        Args:
-            name: of its directory
-        """
         try:
-            return self.verify(self.open(name))
+            found = self._marked() if name is None else [self.open(name)]
         except CorruptDataError as error:
-            return [_fault_of(error)]
+            if name is None:
+                raise
+            return {name: [_fault_of(error)]}
+        return {one.name: self.verify(one) if isinstance(one, Checkpoint) else [one.fault] for one in found}
 
     def prune(self, keep: int = 2, on_damage: OnDamage | None = None) -> list[str]:
         """Remove old checkpoints; only those with at least `keep` newer ones that are as they were written.
@@ -659,13 +652,6 @@ class Store:
             more = f" (and {len(found) - 1} more places)" if len(found) > 1 else ""
             faults.append(Fault(name, found[0] + more))
         return faults
-
-    def _compare_format(self, path: Path) -> list[Fault]:
-        try:
-            same = read_bounded(self._disk, path / FORMAT, _LARGEST_MARKER) == _FORMAT_TEXT
-        except OSError as error:
-            return [Fault(FORMAT, f"it cannot be read: {reason_of(error)}")]
-        return [] if same else [Fault(FORMAT, "it is not as it was written")]
 
     # -----------------------------------------------------------------------------------------------------------------
     # Removal
@@ -888,56 +874,30 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Checksums:
-    """Checksums of the blocks of what is added; for much of it computed by another thread, while it is written.
+    """Checksums of the blocks of what is added."""
 
-    Args:
-        size: of all that will be added [bytes]
-    """
-
-    def __init__(self, size: int) -> None:
+    def __init__(self) -> None:
         self._done: list[int] = []
         self._current, self._position = 0, 0
-        self._pieces: queue.Queue[memoryview | None] = queue.Queue(maxsize=8)
-        self._thread: threading.Thread | None = None
-        if size > _SMALL_BYTES:
-            self._thread = threading.Thread(target=self._take, name="checksums", daemon=True)
-            self._thread.start()
 
     def add(self, piece: memoryview) -> None:
-        if self._thread is None:
-            self._compute(piece)
-        else:
-            self._pieces.put(piece)
-
-    def end(self) -> tuple[int, ...]:
-        if self._thread is not None:
-            self._pieces.put(None)
-            self._thread.join()
-        if self._position:
-            self._end_block()
-        return tuple(self._done)
-
-    def _take(self) -> None:
-        while (piece := self._pieces.get()) is not None:
-            self._compute(piece)
-
-    def _compute(self, piece: memoryview) -> None:
         while piece:
             part = piece[: BLOCK_BYTES - self._position]
             self._current = zlib.crc32(part, self._current)
             self._position += len(part)
             piece = piece[len(part) :]
             if self._position == BLOCK_BYTES:
-                self._end_block()
+                self._done.append(self._current)
+                self._current, self._position = 0, 0
 
-    def _end_block(self) -> None:
-        self._done.append(self._current)
-        self._current, self._position = 0, 0
+    @property
+    def of_blocks(self) -> tuple[int, ...]:
+        return (*self._done, *([self._current] if self._position else []))
 
 
 def _put(disk: LocalDisk, path: Path, chunks: Iterable[Bytes], size: int) -> tuple[int, ...]:
     """Write a new file, synced, or nothing; its checksums."""
-    file = disk.create(path, size)
+    file = disk.create(path)
     try:
         try:
             checksums = _write(file, chunks, size, path)
@@ -952,18 +912,21 @@ def _put(disk: LocalDisk, path: Path, chunks: Iterable[Bytes], size: int) -> tup
 
 
 def _write(file: Writing, chunks: Iterable[Bytes], size: int, path: Path) -> tuple[int, ...]:
-    checksums = _Checksums(size)
-    written = 0
-    try:
+    """Write, and compute checksums meanwhile."""
+    checksums, written = _Checksums(), 0
+    with ThreadPoolExecutor(1, thread_name_prefix="checksums") as pool:
         for chunk in chunks:
             view = memoryview(chunk).cast("B")
             for start in range(0, len(view), _PIECE_BYTES):
                 piece = view[start : start + _PIECE_BYTES]
-                checksums.add(piece)
-                file.write(piece)
+                if size > _SMALL_BYTES:
+                    added = pool.submit(checksums.add, piece)
+                    file.write(piece)
+                    added.result()
+                else:
+                    checksums.add(piece)
+                    file.write(piece)
             written += len(view)
-    finally:
-        found = checksums.end()
     if written != size:
         raise ExecutionError(
             f"{path} was to have {size} bytes, its content has {written}: it changed while it was written",
@@ -972,12 +935,13 @@ def _write(file: Writing, chunks: Iterable[Bytes], size: int, path: Path) -> tup
             expected=size,
             written=written,
         )
-    return found
+    return checksums.of_blocks
 
 
 def _checksums(content: bytes) -> tuple[int, ...]:
-    view = memoryview(content)
-    return tuple(zlib.crc32(view[start : start + BLOCK_BYTES]) for start in range(0, len(view), BLOCK_BYTES))
+    checksums = _Checksums()
+    checksums.add(memoryview(content))
+    return checksums.of_blocks
 
 
 def _remove_directory(disk: LocalDisk, path: Path) -> None:

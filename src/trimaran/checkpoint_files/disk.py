@@ -8,7 +8,6 @@ below the folder of the checkpoints, and nothing but a regular file is read.
 """
 
 import contextlib
-import ctypes
 import errno
 import os
 import stat
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from trimaran.base.system import c_function, lock_file, needs_linux, reason_of
+from trimaran.base.system import lock_file, needs_linux, reason_of
 
 Bytes = bytes | bytearray | memoryview
 Kind = Literal["file", "directory", "link", "other"]
@@ -112,20 +111,10 @@ class LocalDisk:
         """Make a directory; `FileExistsError` where there is anything of that name."""
         path.mkdir()
 
-    def create(self, path: Path, size: int) -> Writing:
-        """Make a file, with room for its bytes where the file system lets that be reserved.
-
-        `FileExistsError` where there is anything of that name, a dangling link too; ENOSPC where there is no room.
-        """
+    def create(self, path: Path) -> Writing:
+        """Make a file; `FileExistsError` where there is anything of that name, a dangling link too."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o666)
-        try:
-            _reserve(descriptor, size)
-        except OSError:
-            os.close(descriptor)
-            path.unlink()
-            raise
-        return Writing(descriptor)
+        return Writing(os.open(path, flags, 0o666))
 
     def sync_directory(self, path: Path) -> None:
         """Return when the names in a directory are on the disk."""
@@ -243,28 +232,6 @@ def read_bounded(disk: LocalDisk, path: Path, most: int, *, from_disk: bool = Fa
         return bytes(content[: file.read_into(memoryview(content), 0)])
     finally:
         file.close()
-
-
-def _reserve(descriptor: int, size: int) -> None:
-    """Reserve blocks for a file without making it longer, so that a disk that is too small is known at once.
-
-    `os.posix_fallocate` writes to every block where the file system cannot do this, which takes as long as the save.
-    """
-    if size > 0 and _fallocate is not None and _fallocate(descriptor, _KEEP_SIZE, 0, size):
-        number = ctypes.get_errno()
-        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-            raise OSError(number, os.strerror(number))
-
-
-def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
-    found = c_function("fallocate64")
-    if found is not None:
-        found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    return found
-
-
-_KEEP_SIZE = 1
-_fallocate = _find_fallocate()
 
 
 _KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}

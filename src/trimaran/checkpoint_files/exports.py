@@ -237,9 +237,9 @@ def _put_in_place(part: Path, target: Path) -> None:
         part.rename(target)
 
 
-def _write_file(path: Path, chunks: Iterator[Bytes], size: int) -> None:
-    """Write a new file, with its room reserved, and put it on the disk."""
-    file = LocalDisk().create(path, size)
+def _write_file(path: Path, chunks: Iterator[Bytes]) -> None:
+    """Write a new file, and put it on the disk."""
+    file = LocalDisk().create(path)
     try:
         for chunk in chunks:
             file.write(chunk)
@@ -255,7 +255,7 @@ def _write_tensors(path: Path, content: Content, names: Mapping[str, Form]) -> N
         {"format": "pt"},
         read=lambda name: content.read(content.ties.get(name, name)),
     )
-    _write_file(path, iter(stream), stream.size)
+    _write_file(path, iter(stream))
 
 
 def names_of_folder(content: Content, config: bytes | None) -> list[str]:
@@ -281,7 +281,7 @@ def _write_huggingface(folder: Path, content: Content, shard_bytes: int, config:
         shards[-1][name] = form
         room -= form.nbytes
     if config is not None:
-        _write_file(folder / "config.json", iter([config]), len(config))
+        _write_file(folder / "config.json", iter([config]))
     if len(shards) == 1:
         _write_tensors(folder / "model.safetensors", content, shards[0])
         return
@@ -293,7 +293,7 @@ def _write_huggingface(folder: Path, content: Content, shard_bytes: int, config:
     total = sum(form.nbytes for form in once.values())
     index = {"metadata": {"total_size": total}, "weight_map": places}
     text = (json.dumps(index, indent=2) + "\n").encode()
-    _write_file(folder / "model.safetensors.index.json", iter([text]), len(text))
+    _write_file(folder / "model.safetensors.index.json", iter([text]))
 
 
 def _write_pt(path: Path, content: Content, *, optimizer: bool) -> None:

@@ -243,7 +243,7 @@ def verify_checkpoint(path: str | Path, *, trust_pickle: bool = False) -> dict[s
     from trimaran.runtime.checkpoint.saving import locate
 
     store, name = locate(source)
-    compared = store.verify_all() if name is None else {name: store.verify_named(name)}
+    compared = store.verify_all(name)
     rows = [
         {"name": one, "step": int(one.split("-")[1]), "faults": [str(fault) for fault in faults]}
         for one, faults in compared.items()

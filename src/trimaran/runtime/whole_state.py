@@ -176,7 +176,7 @@ class StateGatherer:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.aliases = _first_names(model)
+        self.aliases = first_names(model)
         self.names = {name: self.aliases.get(name) for name in state_of(model)}
         self.shapes = {
             (kind, name): (tuple(one.shape), dtype_name(one.dtype))
@@ -385,7 +385,7 @@ def gather_pieces(
             yield entry, whole
 
 
-def _first_names(model: nn.Module) -> dict[str, str]:
+def first_names(model: nn.Module) -> dict[str, str]:
     """Every name of the parameters and buffers of a model, and the first name of the same one."""
     first: dict[int, str] = {}
     names = {}

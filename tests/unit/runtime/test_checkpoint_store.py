@@ -13,7 +13,7 @@ from tests.raising import raises
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError
 from trimaran.base.files import write_whole
 from trimaran.checkpoint_files import commit as store_module
-from trimaran.checkpoint_files.commit import MANIFEST, MARKER, Checkpoint, FileEntry, Store
+from trimaran.checkpoint_files.commit import FORMAT, MANIFEST, MARKER, Checkpoint, FileEntry, Store
 from trimaran.checkpoint_files.disk import LocalDisk
 
 
@@ -105,7 +105,7 @@ def test_the_newer_ones_are_read_from_the_disk_before_an_older_is_removed(tmp_pa
         save(store, step)
     assert forgotten == []
     assert store.prune() == ["step-00000001"]
-    files = [MARKER, MANIFEST, "rank0.bin"]
+    files = [MARKER, MANIFEST, FORMAT, "rank0.bin"]
     assert forgotten == [f"step-0000000{step}/{name}" for step in (3, 2) for name in files]
     forgotten.clear()
     save(store, 4)

@@ -9,6 +9,8 @@ one that runs (`read_status`).
 """
 
 import contextlib
+import errno
+import itertools
 import json
 import os
 import platform
@@ -53,79 +55,48 @@ OTHER_FILES_BYTES = 4 * 2**20
 LONGEST_REASON = 300
 """Of a restart, as `run.json` has it [characters]."""
 
-ANEW = -1
-"""In place of the number of rows that a file has: all of them are to be written anew."""
-
 Status = Literal["running", "finished", "stopped", "failed", "lost"]
 
 RUNS = Path("runs")
 """Where run directories are, if nobody says otherwise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunDirectory:
     """Paths of one run.
 
-    Attributes:
+    Args:
         path: the directory
+
+    Attributes:
+        plan: that was run
+        program: as text
+        metrics: one JSON line an epoch
+        predicted: the simulated timeline
+        measured: the recorded timeline
+        trace: both timelines, for a trace viewer
+        report: predicted against measured
+        model: the trained weights
+        logs: one log a rank
+        checkpoints: folder of its checkpoints; not there where none was saved
     """
 
-    path: Path
-
-    @property
-    def plan(self) -> Path:
-        """The plan that was run."""
-        return self.path / "plan.json"
-
-    @property
-    def program(self) -> Path:
-        """The program, as text."""
-        return self.path / "program.txt"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON line an epoch."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def predicted(self) -> Path:
-        """The simulated timeline."""
-        return self.path / "predicted.json"
-
-    @property
-    def measured(self) -> Path:
-        """The recorded timeline."""
-        return self.path / "measured.json"
-
-    @property
-    def trace(self) -> Path:
-        """Both timelines, for a trace viewer."""
-        return self.path / "trace.json"
-
-    @property
-    def report(self) -> Path:
-        """Predicted against measured."""
-        return self.path / "report.json"
+    def __init__(self, *, path: Path) -> None:
+        self.path = path
+        self.plan = path / "plan.json"
+        self.program = path / "program.txt"
+        self.metrics = path / "metrics.jsonl"
+        self.predicted = path / "predicted.json"
+        self.measured = path / "measured.json"
+        self.trace = path / "trace.json"
+        self.report = path / "report.json"
+        self.model = path / "model.safetensors"
+        self.logs = path / "logs"
+        self.checkpoints = path / FOLDER
 
     @property
     def shown(self) -> str:
         """Its path for people, from the folder in which the command was given."""
         return shown_path(self.path)
-
-    @property
-    def model(self) -> Path:
-        """The trained weights."""
-        return self.path / "model.safetensors"
-
-    @property
-    def logs(self) -> Path:
-        """One log a rank."""
-        return self.path / "logs"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of its checkpoints; not there where none was saved."""
-        return self.path / FOLDER
 
 
 def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirectory:
@@ -199,9 +170,7 @@ class RunRecord:
         self.problems: dict[str, str] = {}
         self._run = run
         self._facts: dict[str, object] = {}
-        self._rows: list[str] = []
-        self._epochs: list[object] = []
-        self._written = 0
+        self._rows: dict[object, str] = {}
         self._restarts: list[dict[str, object]] = []
 
     def begin(self, *, job: str, strategy: str, resumed: Path | None = None, weights: Path | None = None) -> None:
@@ -317,21 +286,13 @@ class RunRecord:
         return found if isinstance(found, list) else []
 
     def add_metrics(self, row: Mapping[str, object]) -> None:
-        """Append the figures of an epoch, and those that could not be appended before.
-
-        The figures of an epoch that is done again take the place of those that it had, and of all epochs after it.
-        """
-        text, epoch = json.dumps(row) + "\n", row.get("epoch")
-        if epoch in self._epochs:
-            first = self._epochs.index(epoch)
-            if self._rows[first] == text:
-                return
-            del self._rows[first:], self._epochs[first:]
-            # What is in the file is more than what is to be there.
-            self._written = ANEW if self._written > first else self._written
-        self._rows.append(text)
-        self._epochs.append(epoch)
-        self.try_to("metrics.jsonl", self._append)
+        """Append the figures of an epoch; of one that is done again they replace its own, and all after it."""
+        epoch, text = row.get("epoch"), json.dumps(row) + "\n"
+        if self._rows.get(epoch) != text:
+            added = "" if epoch in self._rows or "metrics.jsonl" in self.problems else text
+            before = itertools.takewhile(lambda one: one[0] != epoch, self._rows.items())
+            self._rows = {**dict(before), epoch: text}
+            self.try_to("metrics.jsonl", lambda: self._write_metrics(added))
 
     def try_to(self, what: str, write: Callable[[], object]) -> bool:
         """Write something, or note that it cannot be.
@@ -366,8 +327,8 @@ class RunRecord:
             self.try_to("plan.json, program.txt", rewrite)
             if not logs:
                 self.problems["logs"] = "the run directory was deleted while it was in use"
-        if self._rows:
-            self.try_to("metrics.jsonl", self._append)
+        if self._rows and ("metrics.jsonl" in self.problems or not self._run.metrics.exists()):
+            self.try_to("metrics.jsonl", self._write_metrics)
 
     @property
     def unwritten(self) -> str:
@@ -392,25 +353,17 @@ class RunRecord:
         lost = "\n".join(f"    {what}: {reason}" for what, reason in self.problems.items())
         return f"not all of the run could be written to {self._run.shown}:\n{lost}"
 
-    def _append(self) -> None:
-        path = self._run.metrics
-        if not path.exists():
-            self._written = 0
-        if self._written == ANEW:
-            write_whole(path, "".join(self._rows).encode())
-            self._written = len(self._rows)
+    def _write_metrics(self, added: str = "") -> None:
+        """Append a row, or write all."""
+        path, row = self._run.metrics, added.encode()
+        if not row or not path.exists():
+            write_whole(path, "".join(self._rows.values()).encode())
             return
-        rows = "".join(self._rows[self._written :]).encode()
         with path.open("ab", buffering=0) as file:
             end = file.tell()
-            try:
-                while rows:
-                    rows = rows[file.write(rows) :]
-            except OSError:
-                # A part of a line may be there.
+            if file.write(row) < len(row):
                 os.ftruncate(file.fileno(), end)
-                raise
-        self._written = len(self._rows)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _end(self, status: Status, **facts: object) -> None:
         self._facts |= {"status": status, "finished_at": _now(), **facts}

@@ -16,7 +16,8 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -71,7 +72,9 @@ class Saver:
         self.folder = store.folder
         self._rank = agreement.rank
         self._save: _Save | None = None
-        self._commit: _Task | None = None
+        self._commit: Future[None] | None = None
+        # At the end of the interpreter it is waited for.
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._moment: tuple[int, ...] = ()
         self.failures: list[str] = []
         self.last: Path | None = None
@@ -102,7 +105,7 @@ class Saver:
         """
         self.finish()
         self._moment = moment
-        self._save = _Save(self._store, taken, step, rank=self._rank, ranks=self._ranks)
+        self._save = _Save(self._store, taken, step, rank=self._rank, ranks=self._ranks, pool=self._pool)
 
     def poll(self, *, wait: bool = False) -> None:
         """Let ranks speak about the save that is under way; does nothing where there is none.
@@ -119,12 +122,12 @@ class Saver:
 
     def _advance(self, save: "_Save") -> bool:
         """One exchange; whether something has come of it."""
-        done, wrong = int(save.task.done), int(save.task.failed)
+        done, wrong = int(save.has_ended and save.error is None), int(save.error is not None)
         named = int(save.draft is not None)
         heard = self._agreement.gather_integers([named, done, wrong], _WHAT)
         if any(failed for _, _, failed in heard):
             # Whoever still writes is waited for, so that nothing is written to what is removed.
-            save.task.join()
+            wait(save.tasks)
             self._give_up(save)
             return True
         if not save.named:
@@ -137,11 +140,11 @@ class Saver:
             return True
         if not all(finished for _, finished, _ in heard):
             return False
-        entries = self._agreement.gather_objects(save.task.result, _WHAT)
+        entries = self._agreement.gather_objects(save.tasks[-1].result(), _WHAT)
         self._save = None
         self.seconds = time.perf_counter() - save.started
         if self._rank == 0:
-            self._commit = _Task(lambda: self._conclude(save, entries))
+            self._commit = self._pool.submit(self._conclude, save, entries)
         return True
 
     def _conclude(self, save: "_Save", entries: Sequence[FileEntry]) -> None:
@@ -155,7 +158,7 @@ class Saver:
 
     def _give_up(self, save: "_Save") -> None:
         self._save, self._moment = None, ()
-        said = self._agreement.gather_objects(save.task.message, _WHAT)
+        said = self._agreement.gather_objects(_message(save.error), _WHAT)
         if save.draft is not None and self._rank == 0:
             save.draft.abandon()
         rank, text = next((rank, text) for rank, text in enumerate(said) if text)
@@ -168,11 +171,10 @@ class Saver:
         """Wait until what is under way has been committed, or has failed, on every rank."""
         self.poll(wait=True)
         commit, self._commit = self._commit, None
-        if commit is not None:
-            commit.join()
-            if commit.failed:
-                self._moment = ()
-                self._note(f"a checkpoint was not committed, or older ones not removed: {commit.message}")
+        error = None if commit is None else commit.exception()
+        if error is not None:
+            self._moment = ()
+            self._note(f"a checkpoint was not committed, or older ones not removed: {_message(error)}")
 
     def save(self, taken: Taken, step: int, moment: tuple[int, ...] = ()) -> Path:
         """Write, and wait for it.
@@ -202,7 +204,7 @@ class Saver:
             return self.last
         # What is there is still the newest.
         self.last = older
-        error = None if save is None else save.task.error
+        error = None if save is None else save.error
         if isinstance(error, TrimaranError):
             raise error
         texts = next((texts for _, texts in said if texts), ["it was not committed"])
@@ -211,65 +213,10 @@ class Saver:
         )
 
 
-class _Task:
-    """A call in a thread.
-
-    Attributes:
-        result: of the call
-        error: that it raised
-    """
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.result: Any = None
-        self.error: Exception | None = None
-        self._call = call
-        # Not a daemon: at the end of the interpreter it is waited for.
-        self._thread = threading.Thread(target=self._run, name="checkpoint")
-        self._thread.start()
-
-    @property
-    def done(self) -> bool:
-        """It has ended without an error."""
-        return not self._thread.is_alive() and self.error is None
-
-    @property
-    def failed(self) -> bool:
-        """It has ended with one."""
-        return not self._thread.is_alive() and self.error is not None
-
-    @property
-    def message(self) -> str:
-        """Of the error; empty: there is none."""
-        if self.error is None:
-            return ""
-        return (
-            self.error.message
-            if isinstance(self.error, TrimaranError)
-            else f"{type(self.error).__name__}: {self.error}"
-        )
-
-    def join(self) -> None:
-        """Wait for its end."""
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            self.result = self._call()
-        except Exception as error:  # noqa: BLE001 whoever waits for it is told
-            self.error = error
-
-
-class _Idle(_Task):
-    """Waits for the name of the directory: nothing to do yet."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: None)
-        self.join()
-
-    @property
-    def done(self) -> bool:
-        """Not yet: there is something to come."""
-        return False
+def _message(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    return error.message if isinstance(error, TrimaranError) else f"{type(error).__name__}: {error}"
 
 
 class _Save:
@@ -279,25 +226,37 @@ class _Save:
         taken: what is saved
         step: of the training
         draft: of the directory, as soon as it is there
-        task: writes this rank's file
+        tasks: the one that writes this rank's file; empty before the name of the directory is known
         named: all ranks know the directory
         started: when it began, on the clock of `time.perf_counter` [s]
     """
 
-    def __init__(self, store: Store, taken: Taken, step: int, *, rank: int, ranks: int) -> None:
-        self._store, self._rank, self._ranks = store, rank, ranks
+    def __init__(
+        self, store: Store, taken: Taken, step: int, *, rank: int, ranks: int, pool: ThreadPoolExecutor
+    ) -> None:
+        self._store, self._rank, self._ranks, self._pool = store, rank, ranks, pool
         self.taken, self.step, self.named = taken, step, False
         self.draft: Draft | None = None
         self._begun = threading.Event()
         self.started = time.perf_counter()
-        self.task: _Task = _Idle() if rank else _Task(self._begin)
+        self.tasks: list[Future[FileEntry]] = [] if rank else [pool.submit(self._begin)]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this rank has written, or failed to."""
+        return bool(self.tasks) and self.tasks[0].done()
+
+    @property
+    def error(self) -> BaseException | None:
+        """That this rank has met."""
+        return self.tasks[0].exception() if self.has_ended else None
 
     def wait(self) -> None:
         """Wait until this rank has something to say: on rank 0 first the name, then that it has written."""
         if not self.named and not self._rank:
             self._begun.wait()
         else:
-            self.task.join()
+            wait(self.tasks)
 
     def join(self, name: str) -> None:
         """Begin to write, as another rank than the first.
@@ -305,11 +264,7 @@ class _Save:
         Args:
             name: of the directory
         """
-
-        def write() -> FileEntry:
-            return self._write(self._store.join(name))
-
-        self.task = _Task(write)
+        self.tasks = [self._pool.submit(lambda: self._write(self._store.join(name)))]
 
     def _begin(self) -> FileEntry:
         try:

@@ -38,7 +38,7 @@ from trimaran.checkpoint_files.pieces import Want, fill
 from trimaran.checkpoint_files.plain import decode, dtype_named
 from trimaran.runtime.checkpoint.saving import Saved, describe_saved, find_saved
 from trimaran.runtime.communication.channels import ALONE, Agreement
-from trimaran.runtime.whole_state import WholeState, state_of
+from trimaran.runtime.whole_state import WholeState, first_names, state_of
 
 
 def model_weights(model: nn.Module, state: WholeState) -> dict[str, torch.Tensor]:
@@ -288,10 +288,8 @@ def forms_of(
             "tensors: keep it in a buffer (register_buffer)",
             code="weights.extra-state",
         )
-    first: dict[int, str] = {}
-    named = (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
-    ties = {name: first.setdefault(id(one), name) for pairs in named for name, one in pairs}
-    return {name: Form(tuple(shapes.get(name, one.shape)), one.dtype) for name, one in state.items()}, ties
+    forms = {name: Form(tuple(shapes.get(name, one.shape)), one.dtype) for name, one in state.items()}
+    return forms, first_names(model)
 
 
 def fit_weights(
