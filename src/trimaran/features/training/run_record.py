@@ -355,13 +355,15 @@ class RunRecord:
 
     def _write_metrics(self, added: str = "") -> None:
         """Append a row, or write all."""
-        path, row = self._run.metrics, added.encode()
-        if not row or not path.exists():
-            write_whole(path, "".join(self._rows.values()).encode())
+        path, rows = self._run.metrics, "".join(self._rows.values()).encode()
+        there = path.exists()
+        if there and not added:
+            write_whole(path, rows)
             return
+        rows = added.encode() if there else rows
         with path.open("ab", buffering=0) as file:
             end = file.tell()
-            if file.write(row) < len(row):
+            if file.write(rows) < len(rows):
                 os.ftruncate(file.fileno(), end)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
