@@ -962,7 +962,6 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/checkpoint_files/exports.py": "opens what it writes",
     "trimaran/features/checkpoints.py": "opens no file: a checkpoint, by its store",
     "trimaran/base/signals.py": "opens /dev/null",
-    "trimaran/features/training/memory.py": "pipes between this process and one that it has started",
     "trimaran/launch/activity.py": "memory of ranks of the same run",
     "trimaran/launch/addresses.py": "what the kernel says of its network interfaces",
     "trimaran/base/system.py": "files of the kernel",
