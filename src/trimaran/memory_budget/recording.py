@@ -45,6 +45,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 from trimaran.graph.trace.calls import Recording
+from trimaran.graph.trace.in_place_changes import check_kept
 from trimaran.graph.trace.live_bytes import WEIGHTS
 from trimaran.graph.trace.record import Recorder, Store
 from trimaran.memory_budget.device import Device
@@ -167,16 +168,10 @@ def keep_unpack(packed: tuple[torch.Tensor, int]) -> torch.Tensor:
     """Give a kept tensor back.
 
     Raises:
-        RuntimeError: it was changed in place since; autograd raises the same
+        RuntimeError: it was changed in place since
     """
     tensor, version = packed
-    if tensor._version != version:
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace operation: "
-            f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version {version} "
-            "instead. Hint: enable anomaly detection to find the operation that failed to compute its gradient, with "
-            "torch.autograd.set_detect_anomaly(True)."
-        )
+    check_kept(tensor, version)
     return tensor
 
 

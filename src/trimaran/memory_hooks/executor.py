@@ -25,10 +25,10 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.graph.trace.calls import Recording
+from trimaran.graph.trace.in_place_changes import Witness
 from trimaran.graph.trace.storages import has_storage
 from trimaran.memory_hooks.arena import HostArena
 from trimaran.memory_hooks.copies import CopyEngine, check_device
-from trimaran.memory_hooks.in_place_changes import Witness
 from trimaran.memory_hooks.planned import Planned
 from trimaran.memory_hooks.reactive import LOOKS, Reactive
 from trimaran.memory_hooks.recompute import repeat
@@ -175,7 +175,7 @@ class MemoryExecutor:
             return self._leave(tensor, forward)  # what recipes read is no more there
         forward.packs = index + 1
         if tick.unit is None and not tick.steps and self._observe is None:
-            return Kept(tensor.detach(), tensor._version, forward, index, weakref.ref(tensor), tensor.output_nr)
+            return Kept(tensor.detach(), tensor._version, forward, index)
         return self._pack_planned(tensor, forward, tick, index, inside)
 
     def unpack(self, packed: Any) -> torch.Tensor:
@@ -270,7 +270,7 @@ class MemoryExecutor:
         return self._reactive.pack(forward, tensor, index)
 
     def _kept_handle(self, tensor: torch.Tensor, forward: ForwardPass | None, index: int) -> Kept:
-        return Kept(tensor.detach(), tensor._version, forward, index, weakref.ref(tensor), tensor.output_nr)
+        return Kept(tensor.detach(), tensor._version, forward, index)
 
     def _begin(self) -> ForwardPass:
         self._residence.done.forward_passes += 1

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from trimaran.memory_hooks.in_place_changes import Witness
+from trimaran.graph.trace.in_place_changes import Witness
 from trimaran.memory_hooks.residence import Residence
 from trimaran.memory_hooks.schedule import NO_VERSIONS, Externals, Schedule, Steps, UnitPlan, leaves_behind
 from trimaran.memory_hooks.units import ForwardPass, Unit

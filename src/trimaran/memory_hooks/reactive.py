@@ -15,8 +15,8 @@ from functools import cache
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from trimaran.graph.trace.in_place_changes import Witness
 from trimaran.graph.trace.storages import view_of
-from trimaran.memory_hooks.in_place_changes import Witness
 from trimaran.memory_hooks.residence import Handle, Residence
 from trimaran.memory_hooks.schedule import UnitPlan
 from trimaran.memory_hooks.units import ForwardPass, Unit

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 import torch
 
 from trimaran.base.errors import ExecutionError
+from trimaran.graph.trace.in_place_changes import Witness
 from trimaran.graph.trace.storages import look
 from trimaran.graph.trace.types import View
 from trimaran.memory_hooks.arena import ArenaUse, HostArena
 from trimaran.memory_hooks.copies import CopyEngine
-from trimaran.memory_hooks.in_place_changes import Witness
 from trimaran.memory_hooks.recompute_check import Fingerprints, describe, differs
 from trimaran.memory_hooks.schedule import Externals
 from trimaran.memory_hooks.units import ForwardPass, Unit

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import torch
 
+from trimaran.graph.trace.in_place_changes import Witness, check_kept
 from trimaran.memory_hooks.arena import Slot
 from trimaran.memory_hooks.copies import Copy
-from trimaran.memory_hooks.in_place_changes import Witness, check_kept
 from trimaran.memory_hooks.schedule import NO_VERSIONS, Schedule, UnitPlan
 
 
@@ -138,16 +138,12 @@ class Kept(NamedTuple):
         version: when it was packed
         forward: in which it was packed; None: outside of any, as when a checkpoint recomputes
         pack: number of the pack
-        origin: the tensor itself, weakly
-        output: which output of its node it is
     """
 
     tensor: torch.Tensor
     version: int
     forward: "ForwardPass | None"
     pack: int
-    origin: "weakref.ref[torch.Tensor]"
-    output: int
 
     def give(self, node: str) -> torch.Tensor:
         """The tensor.
@@ -158,7 +154,7 @@ class Kept(NamedTuple):
         Raises:
             RuntimeError: it was changed in place
         """
-        check_kept(self.tensor, self.version, self.origin, node, self.output)
+        check_kept(self.tensor, self.version, node)
         return self.tensor
 
 

@@ -1,12 +1,18 @@
 """Loaders whose workers are forked, spawned, or of a fork server."""
 
+import os
+
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 
 def main():
-    model = nn.Linear(8, 4).cuda()
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    model = DistributedDataParallel(nn.Linear(8, 4).cuda())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = TensorDataset(torch.randn(16, 8), torch.arange(16) % 4)
     for context in ("fork", "spawn", "forkserver"):

@@ -38,7 +38,6 @@ handle keeps the tensor's version counter, and makes the check.
 """
 
 import functools
-import re
 import threading
 import time
 import weakref
@@ -69,6 +68,7 @@ from trimaran.graph.trace.calls import (
     replaced,
     tensors_in,
 )
+from trimaran.graph.trace.in_place_changes import changed_error
 from trimaran.graph.trace.live_bytes import WEIGHTS
 from trimaran.graph.trace.storages import PERSISTENT, Record, covered_bytes, has_storage, look, view_of
 from trimaran.graph.trace.tape import NOWHERE, ModulePaths, Place, Tape, in_backward
@@ -158,7 +158,7 @@ class Handle:
         self.view = tick.view
         self.dropped = dropped
         self.saved_version = tensor._version
-        self.description = _description(tensor, tick.node)
+        self.description = tensor.shape, tensor.dtype, tick.node
         self.counter = tensor.detach()  # shares the version counter
         self.kept: torch.Tensor | None = None
         if dropped is None:
@@ -170,12 +170,7 @@ class Handle:
         """Raise as autograd does if the tensor was changed after it was packed."""
         version = self.counter._version
         if version != self.saved_version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"{self.description} is at version {version}; expected version {self.saved_version} instead. Hint: "
-                "enable anomaly detection to find the operation that failed to compute its gradient, with "
-                "torch.autograd.set_detect_anomaly(True, check_nan=False)."
-            )
+            raise changed_error(*self.description, version=version, saved=self.saved_version)
 
     def __del__(self) -> None:
         if not self._tape.stopped:
@@ -282,11 +277,6 @@ class SavedTensors:
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     return has_storage(tensor) and not is_traceable_wrapper_subclass(tensor)
-
-
-def _description(tensor: torch.Tensor, node: str) -> str:
-    kind = f"[{tensor.type()} {list(tensor.shape)}]"
-    return f"{kind}, which is output {tensor.output_nr} of {re.sub('Backward[0-9]*$', '', node)}," if node else kind
 
 
 # ---------------------------------------------------------------------------------------------------------------------
