@@ -876,7 +876,10 @@ READERS: Mapping[str, Reader] = {
         modules=("trimaran/features/price.py",),
         file_name="strategies.txt",
         form="text",
-        seeds=lambda: [b"tp2 dp8 mb1\n# others\ntp2 pp2 1f1b m8 recompute\n", b"tp4 x pp2 (2 chunks) x dp2, zero1\n"],
+        seeds=lambda: [
+            b"tp2 dp8 mb1\n# others\ntp2 pp2 1f1b m8 recompute\n",
+            b"tp4 x pp2 (2 chunks) x dp2, zero1, mb1\n",
+        ],
         read=_price_strategies,
     ),
     "table of strategies": Reader(

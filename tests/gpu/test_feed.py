@@ -21,7 +21,7 @@ STEPS = 30
         Feeding(workers=2, copies_ahead=2),
         Feeding(workers=2, copies_ahead=2, pinned=False, cached=True),
     ],
-    ids=lambda feeding: feeding.name or "in line",
+    ids=repr,
 )
 def test_losses_do_not_depend_on_how_batches_come(feeding: Feeding) -> None:
     """In fp64. A batch that were used before it has come, or written over while it is used, would change them.

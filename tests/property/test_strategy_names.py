@@ -36,7 +36,15 @@ def strategies(draw: st.DrawFn) -> Strategy:
         shards=(Shard(op="", style="vocabulary"),) if shards == 1 and draw(st.booleans()) else (),
         compression=draw(st.sampled_from([None, Compression(method="bf16"), Compression(method="powersgd", rank=2)])),
         feeding=draw(
-            st.sampled_from([Feeding(), Feeding(workers=2, ahead=4), Feeding(copies_ahead=1), Feeding(cached=True)])
+            st.sampled_from(
+                [
+                    Feeding(),
+                    Feeding(workers=1),
+                    Feeding(workers=2, ahead=4),
+                    Feeding(copies_ahead=1),
+                    Feeding(cached=True),
+                ]
+            )
         ),
         rank_order=draw(st.sampled_from([RANK_ORDER, ("tp", "pp", "dp"), ("pp", "cp", "tp", "dp")])),
     )
@@ -47,6 +55,7 @@ def test_a_name_is_read_as_the_strategy_that_has_it(strategy: Strategy) -> None:
     read = read_strategy(strategy.name)
     assert read.name == strategy.name
     assert kinds_of(read) == kinds_of(strategy)
+    assert read.feeding == strategy.feeding
 
 
 @given(strategies())

@@ -18,7 +18,7 @@ from trimaran.jobs.huggingface import traced_notes
 from trimaran.jobs.resolve import JobSource, check_room, resolve
 from trimaran.planning.estimated import Estimated
 from trimaran.planning.plan import find_backend
-from trimaran.planning.requests import PlanRequest, parse_software
+from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.analytical.huggingface_config import shape_of_configuration
 from trimaran.user_code.batches import call_model, compute_loss
 
@@ -117,9 +117,7 @@ def test_what_a_trace_assumes_and_an_activation_of_many_kernels_are_told(tmp_pat
     assert "16 tokens" in assumed
     assert '"activation_function": "gelu_pytorch_tanh"' in separate
     assert traced_notes(f"{reference}:sequence=16") == (separate,)
-    plan = find_backend(
-        JobSource(reference=reference), PlanRequest(cluster="h100", software=parse_software("pytorch:2024"))
-    )
+    plan = find_backend(JobSource(reference=reference), PlanRequest(cluster="h100", execution="eager"))
     assert isinstance(plan, Estimated)
     assert {assumed, separate} <= set(plan._notes)
     assert {assumed, separate} <= set(trimaran.predict_scaling(reference, cluster="h100", devices=1).notes)

@@ -59,9 +59,10 @@ def test_standing_still_and_work_are_told_apart() -> None:
 
 
 def test_sizes_and_whether_samples_repeat() -> None:
-    """Three floats and an integer: 20 bytes."""
+    """Three floats and an integer: 20 bytes, and what says their types and shapes where they are kept."""
     found = measure_samples(_job(), Timed(), rank=0, ranks=1, workers=False)
-    assert (found.sample_bytes, found.stored_bytes, found.samples, found.repeats) == (20, 20, 400, True)
+    assert (found.sample_bytes, found.samples, found.repeats) == (20, 400, True)
+    assert 20 < found.stored_bytes < 1000
     assert not measure_samples(_job(), Timed(draws=True), rank=0, ranks=1, workers=False).repeats
     ragged = measure_samples(_job(collate=_first), Timed(ragged=True), rank=0, ranks=1, workers=False)
     assert ragged.stored_bytes == 0

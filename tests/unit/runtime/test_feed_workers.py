@@ -80,7 +80,7 @@ FEEDINGS = (
 )
 
 
-@pytest.mark.parametrize("feeding", FEEDINGS, ids=lambda feeding: feeding.name)
+@pytest.mark.parametrize("feeding", FEEDINGS, ids=repr)
 @pytest.mark.parametrize("draws", [False, True], ids=["fixed", "drawn"])
 def test_batches_do_not_depend_on_how_they_are_fed(feeding: Feeding, draws: bool, feeds: list[Feed]) -> None:
     """Over two epochs of four batches, the last one of four samples."""

@@ -95,7 +95,7 @@ def complete_strategy(
     reason = obstacle(shape, whole)
     if reason:
         raise InputError(
-            f'strategy "{name}" cannot be built: {reason}',
+            f'strategy "{name}" cannot be built: {"; ".join((reason, *notes))}',
             code="strategy.cannot-be-built",
             strategy=name,
             reason=reason,

@@ -5,8 +5,8 @@ between two neighbouring split points of the graph (`Graph.split_points`): one o
 has made, or share its running state.
 """
 
-from collections.abc import Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, get_args
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_some
@@ -163,12 +163,11 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
                 code="strategy.unknown-sync",
                 **{name: value},
             )
-    _check_whole(strategy)
-    _check_stale(strategy)
-    _check_devices(strategy)
-    _check_nodes(strategy)
-    _check_zero(strategy)
-    _check_compression(strategy)
+    if strategy.codec is not None and strategy.memory_bytes is None:
+        raise codec_without_memory(strategy.name, strategy.codec)
+    for form in _FORMS:
+        if why := form.obstacle(strategy):
+            raise InputError(form.sentence.format(strategy, why=why), code=form.code, strategy=strategy.name)
     if strategy.parts:
         check_parts(graph, strategy)
     else:
@@ -181,27 +180,85 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
 _CHOICES: dict[str, tuple[object, ...]] = {"sync": get_args(Sync), "schedule": PROGRAM_SCHEDULES, "zero": (0, 1, 2, 3)}
 
 
-def _check_whole(strategy: Strategy) -> None:
-    """Memory budgets are for whole networks and chains of stages, sync "p2p" is for whole networks only."""
-    split = strategy.pp > 1 or strategy.tp > 1
-    obstacle = memory_obstacle(strategy)
-    if obstacle:
-        raise InputError(
-            f"Strategy.memory_bytes is {strategy.memory_bytes} in {strategy.name}: {obstacle}",
-            code="strategy.memory-form",
-            memory_bytes=strategy.memory_bytes,
-            pp=strategy.pp,
-        )
-    if strategy.codec is not None and strategy.memory_bytes is None:
-        raise codec_without_memory(strategy.name, strategy.codec)
-    if strategy.sync == "p2p" and (split or strategy.zero):
-        raise InputError(
-            f'Strategy.sync "p2p" is for whole networks (pp=1), got {strategy.name}: a weight of several stages would '
-            'have several owners. Take sync "all-reduce"',
-            code="strategy.sync-with-stages",
-            sync=strategy.sync,
-            pp=strategy.pp,
-        )
+Obstacle = tuple[Callable[[Strategy], bool], str]
+"""When a strategy cannot have something, and why."""
+
+
+def _first(obstacles: Sequence[Obstacle], strategy: Strategy) -> str:
+    return next((why for holds, why in obstacles if holds(strategy)), "")
+
+
+MEMORY_SCHEDULES = ("gpipe", "1f1b", "interleaved")
+"""Orders of a pipeline whose stages may have a memory plan: each backward is whole, and ends in its step."""
+
+_OF_MEMORY: Sequence[Obstacle] = (
+    (lambda one: (one.memory_bytes or 0) < 1, "a budget is at least 1 byte"),
+    (lambda one: one.tp > 1, "layers that are sharded keep no memory budget (--tp 1)"),
+    (
+        lambda one: one.pp > 1 and bool(one.parts),
+        "branches that are placed on devices keep no memory budget; a chain of stages does (--pp)",
+    ),
+    (
+        lambda one: one.pp > 1 and one.schedule not in MEMORY_SCHEDULES,
+        "its schedule splits backwards or overlaps steps, so a stage has no memory plan; take "
+        f"{' or '.join(MEMORY_SCHEDULES)}",
+    ),
+    (
+        lambda one: one.pp > 1 and one.execution != "eager",
+        "stages that are compiled keep no memory budget (--execution eager)",
+    ),
+)
+
+_OF_STALE: Sequence[Obstacle] = (
+    (lambda one: one.pp < 2 or bool(one.parts), "it is for a chain of two stages or more (--pp 2)"),
+    (
+        lambda one: one.microbatches > 1,
+        "each global batch is one microbatch, and its update follows it at once (--microbatches 1)",
+    ),
+    (
+        lambda one: one.dp > 1 or one.tp > 1 or bool(one.shards),
+        "stages are not replicated or sharded (--dp 1 --tp 1)",
+    ),
+    (lambda one: one.execution != "eager", "stages that are compiled keep no earlier weights (--execution eager)"),
+)
+
+_OF_NODES: Sequence[Obstacle] = (
+    (lambda one: one.sync != "hierarchical" and one.nodes != 1, 'Strategy.nodes is for sync "hierarchical"'),
+    (
+        lambda one: one.sync == "hierarchical" and (one.pp * one.tp > 1 or any((one.parts, one.shards, one.zero))),
+        'sync "hierarchical" is for replicas of whole networks that share nothing (pp=1, tp=1, zero=0); take sync '
+        '"all-reduce"',
+    ),
+    (
+        lambda one: one.sync == "hierarchical" and (one.nodes < 2 or one.dp % one.nodes > 0 or one.dp // one.nodes < 2),
+        'sync "hierarchical" needs two nodes or more with as many replicas on each, two or more; take sync '
+        '"all-reduce"',
+    ),
+)
+
+_OF_ZERO: Sequence[Obstacle] = (
+    (lambda one: one.dp == 1, "needs several replicas (dp)"),
+    (
+        lambda one: one.zero == 1 and (one.chunks > 1 or bool(one.parts)),
+        "is for networks whose replicas have one segment a rank",
+    ),
+    (
+        lambda one: one.zero > 1 and (one.pp * one.tp > 1 or bool(one.parts) or one.execution != "eager"),
+        "is for whole networks, run eagerly (pp=1, tp=1)",
+    ),
+)
+
+_OF_COMPRESSION: Sequence[Obstacle] = (
+    (lambda one: one.dp == 1, "needs several replicas (dp): one sends no gradients"),
+    (
+        lambda one: one.sync != "all-reduce" or one.zero > 0,
+        'is for gradients that every replica sums whole (sync "all-reduce", zero=0)',
+    ),
+    (
+        lambda one: one.tp > 1 or bool(one.shards),
+        "is for replicas that hold whole tensors (tp=1, no shards)",
+    ),
+)
 
 
 def memory_obstacle(strategy: Strategy) -> str:
@@ -213,28 +270,7 @@ def memory_obstacle(strategy: Strategy) -> str:
         >>> memory_obstacle(Strategy(tp=2, memory_bytes=1 << 30))
         'layers that are sharded keep no memory budget (--tp 1)'
     """
-    if strategy.memory_bytes is None:
-        return ""
-    if strategy.memory_bytes < 1:
-        return "a budget is at least 1 byte"
-    if strategy.tp > 1:
-        return "layers that are sharded keep no memory budget (--tp 1)"
-    if strategy.pp == 1:
-        return ""
-    if strategy.parts:
-        return "branches that are placed on devices keep no memory budget; a chain of stages does (--pp)"
-    if strategy.schedule not in MEMORY_SCHEDULES:
-        return (
-            f'the schedule "{strategy.schedule}" splits backwards or overlaps steps, so a stage has no memory plan; '
-            f"take {' or '.join(MEMORY_SCHEDULES)}"
-        )
-    if strategy.execution != "eager":
-        return "stages that are compiled keep no memory budget (--execution eager)"
-    return ""
-
-
-MEMORY_SCHEDULES = ("gpipe", "1f1b", "interleaved")
-"""Orders of a pipeline whose stages may have a memory plan: each backward is whole, and ends in its step."""
+    return "" if strategy.memory_bytes is None else _first(_OF_MEMORY, strategy)
 
 
 def stale_obstacle(strategy: Strategy) -> str:
@@ -246,102 +282,67 @@ def stale_obstacle(strategy: Strategy) -> str:
         >>> stale_obstacle(Strategy(pp=2, schedule="pipedream", microbatches=4))
         'each global batch is one microbatch, and its update follows it at once (--microbatches 1)'
     """
-    if strategy.schedule != "pipedream":
-        return ""
-    if strategy.pp < 2 or strategy.parts:
-        return "it is for a chain of two stages or more (--pp 2)"
-    if strategy.microbatches > 1:
-        return "each global batch is one microbatch, and its update follows it at once (--microbatches 1)"
-    if strategy.dp > 1 or strategy.tp > 1 or strategy.shards:
-        return "stages are not replicated or sharded (--dp 1 --tp 1)"
-    if strategy.execution != "eager":
-        return "stages that are compiled keep no earlier weights (--execution eager)"
-    return ""
+    return _first(_OF_STALE, strategy) if strategy.schedule == "pipedream" else ""
 
 
-def _check_stale(strategy: Strategy) -> None:
-    """Steps overlap only in a plain chain of stages."""
-    wrong = stale_obstacle(strategy)
-    if wrong:
-        raise InputError(
-            f'the schedule "pipedream" keeps earlier weights of each stage: {wrong}; got {strategy.name}. Or take '
-            'another schedule, such as "1f1b"',
-            code="strategy.stale-form",
-            strategy=strategy.name,
-        )
-
-
-def _check_nodes(strategy: Strategy) -> None:
-    """Levels need several nodes with several replicas each, of whole networks that share nothing."""
-    nodes = strategy.nodes
-    if strategy.sync != "hierarchical":
-        if nodes != 1:
-            raise InputError(
-                f'Strategy.nodes={nodes} is for sync "hierarchical", got {strategy.name}',
-                code="strategy.nodes-without-hierarchy",
-                nodes=nodes,
-                sync=strategy.sync,
-            )
-        return
-    wrong = ""
-    if strategy.pp > 1 or strategy.tp > 1 or strategy.parts or strategy.shards or strategy.zero:
-        wrong = "is for replicas of whole networks that share nothing (pp=1, tp=1, zero=0)"
-    elif nodes < 2 or strategy.dp % nodes or strategy.dp // nodes < 2:
-        wrong = f"needs two nodes or more with as many replicas on each, two or more; {strategy.dp} are on {nodes}"
-    if wrong:
-        raise InputError(
-            f'Strategy.sync "hierarchical" {wrong}, got {strategy.name}. Take sync "all-reduce"',
-            code="strategy.uneven-nodes",
-            sync=strategy.sync,
-            nodes=nodes,
-            dp=strategy.dp,
-        )
-
-
-def _check_zero(strategy: Strategy) -> None:
-    """ZeRO needs replicas that exchange by all-reduce; stages 2 and 3 need a whole network."""
-    zero = strategy.zero
-    if not zero:
-        return
-    split = strategy.pp > 1 or strategy.tp > 1 or bool(strategy.parts) or strategy.execution != "eager"
-    wrong = ""
-    if strategy.dp == 1:
-        wrong = "needs several replicas (dp)"
-    elif zero == 1 and (strategy.chunks > 1 or strategy.parts):
-        wrong = "is for networks whose replicas have one segment a rank"
-    elif zero > 1 and split:
-        wrong = "is for whole networks, run eagerly (pp=1, tp=1)"
-    if wrong:
-        raise InputError(f"Strategy.zero={zero} {wrong}, got {strategy.name}", zero=zero, strategy=strategy.name)
-
-
-def _check_compression(strategy: Strategy) -> None:
-    """Only sums of whole gradients over replicas are compressed."""
-    if strategy.compression is None:
-        return
-    wrong = ""
-    if strategy.dp == 1:
-        wrong = "needs several replicas (dp): one sends no gradients"
-    elif strategy.sync != "all-reduce" or strategy.zero:
-        wrong = 'is for gradients that every replica sums whole (sync "all-reduce", zero=0)'
-    elif strategy.tp > 1 or strategy.shards:
-        wrong = "is for replicas that hold whole tensors (tp=1, no shards)"
-    if wrong:
-        raise InputError(
-            f'Strategy.compression "{strategy.compression.name}" {wrong}, got {strategy.name}',
-            code="strategy.compression-needs-replicas",
-            strategy=strategy.name,
-        )
-
-
-def _check_devices(strategy: Strategy) -> None:
+def _has_bad_order(strategy: Strategy) -> bool:
     order = strategy.device_order
-    if order and (len(order) != strategy.devices or len(set(order)) < len(order) or min(order) < 0):
-        raise InputError(
-            f"Strategy.device_order must name a different device for each of the {strategy.devices} ranks, got "
-            f"{format_some(order, 12)}",
-            device_order=order,
-        )
+    return bool(order) and (len(set(order)) != strategy.devices or len(order) != strategy.devices or min(order) < 0)
+
+
+class _Form(NamedTuple):
+    """What a strategy may have in some forms only.
+
+    Attributes:
+        code: of the refusal
+        obstacle: why it cannot have it; empty: it can, or has not
+        sentence: around that
+    """
+
+    code: str
+    obstacle: Callable[[Strategy], str]
+    sentence: str
+
+
+_FORMS = (
+    _Form("strategy.memory-form", memory_obstacle, "Strategy.memory_bytes is {0.memory_bytes} in {0.name}: {why}"),
+    _Form(
+        "strategy.sync-with-stages",
+        lambda one: (
+            "a weight of several stages would have several owners"
+            if one.sync == "p2p" and (one.pp * one.tp > 1 or one.zero)
+            else ""
+        ),
+        'Strategy.sync "p2p" is for whole networks (pp=1), got {0.name}: {why}. Take sync "all-reduce"',
+    ),
+    _Form(
+        "strategy.stale-form",
+        stale_obstacle,
+        'the schedule "pipedream" keeps earlier weights of each stage: {why}; got {0.name}. Or take another schedule, '
+        'such as "1f1b"',
+    ),
+    _Form(
+        "strategy.bad-device-order",
+        lambda one: "a different device for each" if _has_bad_order(one) else "",
+        "Strategy.device_order must name {why} of the {0.devices} ranks, got {0.device_order}",
+    ),
+    _Form(
+        "strategy.uneven-nodes",
+        lambda one: _first(_OF_NODES, one),
+        "{why}; got {0.name} on nodes={0.nodes}",
+    ),
+    _Form(
+        "strategy.zero-form",
+        lambda one: _first(_OF_ZERO, one) if one.zero else "",
+        "Strategy.zero={0.zero} {why}, got {0.name}",
+    ),
+    _Form(
+        "strategy.compression-needs-replicas",
+        lambda one: _first(_OF_COMPRESSION, one) if one.compression else "",
+        'Strategy.compression "{0.compression.name}" {why}, got {0.name}',
+    ),
+)
+"""In the order in which they are told."""
 
 
 def _check_chain(graph: Graph, strategy: Strategy) -> None:
