@@ -25,8 +25,9 @@ from trimaran.planner.analytical.candidates import (
     members,
 )
 from trimaran.planner.analytical.search import fastest, transformer_problem
+from trimaran.pricing.analytical.layers import layer_elements
 from trimaran.pricing.analytical.memory import largest_rank, rank_memory
-from trimaran.pricing.analytical.shapes import TransformerShape, embedding_elements, gpt_shape, layer_elements
+from trimaran.pricing.analytical.shapes import TransformerShape, embedding_elements, gpt_shape
 from trimaran.program.strategy import Strategy
 
 EQUAL = 1e-9

@@ -199,7 +199,7 @@ def test_utilization_of_networks_of_up_to_a_trillion_parameters(
         step = transformer_step(
             shape,
             degrees,
-            Program(precision="fp16", attention="unfused", overlaps=False, gradient_bytes=2, year=2021.5),
+            Program(precision="fp16", attention="math", overlaps=False, gradient_bytes=2, year=2021.5),
             device=machine.node.device,
             exchange=MachineExchange(machine, ranks=degrees.devices, year=2021.5),
             constants=step_constants(),

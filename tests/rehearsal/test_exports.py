@@ -26,7 +26,8 @@ from trimaran.planning.answer.results import Planned
 from trimaran.planning.rehearsed import PlanRehearsed, compare_with_plan
 from trimaran.planning.requests import PlanRequest, parse_software
 from trimaran.pricing.analytical.huggingface_config import shape_of_configuration
-from trimaran.pricing.analytical.shapes import Experts, gpt_shape, parameter_count
+from trimaran.pricing.analytical.layers import parameter_count
+from trimaran.pricing.analytical.shapes import Experts, gpt_shape
 from trimaran.program.strategy import Strategy
 from trimaran.report.rehearsal import Rehearsal
 

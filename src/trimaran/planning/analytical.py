@@ -48,14 +48,9 @@ from trimaran.pricing.analytical.huggingface_config import (
     rough_count,
     shape_of_configuration,
 )
+from trimaran.pricing.analytical.layers import active_count, parameter_count, prediction_count
 from trimaran.pricing.analytical.memory import Bookkeeping
-from trimaran.pricing.analytical.shapes import (
-    TransformerShape,
-    active_count,
-    decoder_of,
-    parameter_count,
-    prediction_count,
-)
+from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of
 from trimaran.program.strategy import Degrees, Strategy, said_by
 
 MOST_RANKS = 64

@@ -33,9 +33,9 @@ from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
 from trimaran.machine.catalog import match_device
 from trimaran.pricing.analytical.fits_device import bookkeeping_of, with_buffers, workspace_bytes
+from trimaran.pricing.analytical.layers import Eager, elements, layer_elements, operations
 from trimaran.pricing.analytical.memory import (
     Bookkeeping,
-    Eager,
     RankMemory,
     largest_rank,
     layer_activations,
@@ -48,11 +48,9 @@ from trimaran.pricing.analytical.shapes import (
     Experts,
     LatentAttention,
     TransformerShape,
-    attention_elements,
     embedding_elements,
     gpt_shape,
     key_size,
-    layer_elements,
     norm_elements,
     query_size,
     stream_bytes,
@@ -142,9 +140,11 @@ def two_stack_elements(stacks: TwoStacks, tensor: int) -> int:
     """
     encoder = stacks.encoder
     layer, norm = layer_elements(encoder, 0, tensor=tensor), norm_elements(encoder)
-    stack = (encoder.layers + stacks.layers) * layer + stacks.layers * (attention_elements(encoder, tensor) + norm)
-    table = embedding_elements(encoder, tensor) + encoder.positions * encoder.hidden
-    return stack + 2 * norm + table + encoder.vocabulary // tensor
+    table = operations(encoder, Degrees(tp=tensor), 0)
+    crossing, _ = elements(row for row in table if row.part in ("inputs", "attention"))
+    stack = (encoder.layers + stacks.layers) * layer + stacks.layers * (crossing + norm)
+    embedding = embedding_elements(encoder, tensor) + encoder.positions * encoder.hidden
+    return stack + 2 * norm + embedding + encoder.vocabulary // tensor
 
 
 def _cross_attention(stacks: TwoStacks, degrees: Degrees, keeping: Bookkeeping) -> int:
@@ -154,7 +154,7 @@ def _cross_attention(stacks: TwoStacks, degrees: Degrees, keeping: Bookkeeping) 
     queries = own * query_size(decoder, tensor) * 2
     keys = 2 * others * key_size(decoder, tensor) * 2
     heads = decoder.heads // tensor
-    if keeping.attention == "fused":
+    if keeping.attention != "math":
         core = 2 * queries + own * heads * _STATISTIC
     else:
         core = queries + own * heads * encoder.sequence * (5 if decoder.attention_dropout else 2)
@@ -513,7 +513,7 @@ def _bookkeeping(case: MegatronCase, path: str, device: str) -> Bookkeeping:
         gradient_bytes=2 if "fp16" in given else 4,
         logit_bytes=logit,
         product_input_bytes=1 if fp8 else 2,
-        attention="unfused" if _keeps_probabilities(case, local=local, path=path) else "fused",
+        attention="math" if _keeps_probabilities(case, local=local, path=path) else "flash2",
         dense_mask="no-create-attention-mask-in-dataloader" not in given,
         workspace_bytes=workspace_bytes(
             before_hopper=before_hopper, fixed="fixed-workspace" in given, engine=not local
@@ -604,11 +604,10 @@ def paper_figure(row: Row) -> float | None:
     metric = row.fields.get("metric", "")
     if "relative" in metric:
         kept = [
-            layer_activations(shape, _degrees(run, *_MODES[which]), attention="unfused").kept
-            for which in (mode, "none")
+            layer_activations(shape, _degrees(run, *_MODES[which]), attention="math").kept for which in (mode, "none")
         ]
         return 100.0 * kept[0] / kept[1]
-    rank = rank_memory(shape, _degrees(run, *_MODES[mode]), bookkeeping=Bookkeeping(attention="unfused"))
+    rank = rank_memory(shape, _degrees(run, *_MODES[mode]), bookkeeping=Bookkeeping(attention="math"))
     figures = {"par_opt": rank.state, "act": rank.activations, "total": rank.peak, "opt": rank.optimizer}
     nbytes = figures.get(metric)
     return None if nbytes is None else nbytes / 2**30
@@ -659,7 +658,7 @@ def script_rank(row: Row) -> RankMemory | None:
         microbatches=max(1, batch // (microbatch * counts["dp"])),
         recomputed=frozenset({"layers"}),
     )
-    keeping = Bookkeeping(gradient_bytes=6, attention="unfused", workspace_bytes=_DRIVER_BYTES)
+    keeping = Bookkeeping(gradient_bytes=6, attention="math", workspace_bytes=_DRIVER_BYTES)
     return largest_rank(shape, degrees, bookkeeping=keeping)
 
 

@@ -34,9 +34,10 @@ from dataclasses import dataclass, replace
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.machine.types import Device, Machine
+from trimaran.pricing.analytical.layers import parameter_count
 from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank, rank_memory
 from trimaran.pricing.analytical.programs import find_framework, training_program, usual_year
-from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
+from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import (
     MachineExchange,
     Program,
@@ -94,7 +95,7 @@ def card_bytes(row: Row) -> float:
 
 def fitted(shape: TransformerShape, degrees: Degrees, limit_bytes: float) -> Degrees:
     """The degrees of a run: where its activations do not fit its card, layers are recomputed."""
-    keeping = Bookkeeping(attention="unfused", gradient_bytes=2)
+    keeping = Bookkeeping(attention="math", gradient_bytes=2)
     if largest_rank(shape, degrees, bookkeeping=keeping).peak <= limit_bytes:
         return degrees
     return replace(degrees, recomputed=frozenset({"layers"}))
@@ -451,7 +452,7 @@ def _megatron_of_then(source: str) -> Program:
     return Program(
         framework="megatron-deepspeed",
         precision="fp16",
-        attention="fused" if "aceso" in source else "unfused",
+        attention="flash2" if "aceso" in source else "math",
         overlaps=False,
         gradient_bytes=2,
         flat_sums="vtrain" in source,

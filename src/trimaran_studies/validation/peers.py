@@ -310,7 +310,7 @@ def _written(case: _Case) -> dict[str, object]:
         "batch": degrees.dp * degrees.microbatch * degrees.microbatches,
         "sequence_parallel": degrees.sequence_parallel,
         "recompute": next(iter(degrees.recomputed), ""),
-        "fused_attention": case.run.program.attention == "fused",
+        "fused_attention": case.run.program.attention != "math",
     }
 
 

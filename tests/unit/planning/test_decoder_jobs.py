@@ -18,7 +18,7 @@ from trimaran.planning.answer.evidence import Modelled
 from trimaran.planning.plan import find_backend, make_plan
 from trimaran.planning.precision import ANALYTICAL_PRECISIONS, choose_precision
 from trimaran.planning.requests import PlanRequest, parse_request
-from trimaran.pricing.analytical.shapes import parameter_count
+from trimaran.pricing.analytical.layers import parameter_count
 
 FEW = PlanRequest(cluster="dgx-h100:1")
 MANY = PlanRequest(cluster="dgx-h100:16")

@@ -48,6 +48,7 @@ from trimaran.planner.analytical.given import (
 from trimaran.planner.explanation.critical_path import limiter_of
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.analytical.fits_device import Need, Reserve, admitted, need_of, with_buffers
+from trimaran.pricing.analytical.layers import layer_forward, operations, prediction_operations, work
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, host_bytes, largest_rank
 from trimaran.pricing.analytical.programs import levels_of, recomputes_some_layers
@@ -66,13 +67,11 @@ from trimaran.pricing.analytical.step_time import (
     TransformerStep,
     head_forward,
     host_update_seconds,
-    layer_forward,
     least_held,
     least_replica_seconds,
     least_seconds,
     least_send_seconds,
     peak_of,
-    prediction_forward,
     rank_traffic,
     replica_step,
     step_constants,
@@ -617,17 +616,16 @@ def model_flops(shape: TransformerShape, documents: Documents | None = None) -> 
     """
     whole = Degrees()
     masked = 2.0 if shape.head == "causal" else 1.0
-    works = [
-        (layer_forward(shape, whole, attention="fused", layer=layer), count, shape.window(layer))
-        for layer, count in layer_kinds(shape, (range(shape.layers),))
+    tables = [
+        (operations(shape, whole, layer), layer, count) for layer, count in layer_kinds(shape, (range(shape.layers),))
     ]
-    works.append((prediction_forward(shape, whole, attention="fused"), 1, shape.window(shape.layers - 1)))
+    tables.append((prediction_operations(shape, whole), shape.layers - 1, shape.prediction_layers))
     tokens, stack = 1.0, 0.0
-    for work, count, window in works:
-        attention = 1.0
+    for table, layer, count in tables:
+        attention, forward = 1.0, work(table, shape.sequence)
         if documents is not None:
-            tokens, attention = documents.trained(shape.sequence, window=window, chunked=shape.chunked)
-        stack += count * (tokens * work.products + masked * attention * work.attention)
+            tokens, attention = documents.trained(shape.sequence, window=shape.window(layer), chunked=shape.chunked)
+        stack += count * (tokens * forward.products + masked * attention * forward.attention)
     return 3.0 * (stack + tokens * head_forward(shape, whole).products)
 
 
@@ -695,9 +693,9 @@ def segment_layers(
 def head_weight(shape: TransformerShape) -> float:
     """Cost of the output layer and of the modules that predict further tokens, in layers."""
     whole = Degrees()
-    layer = layer_forward(shape, whole, attention="fused", layer=shape.layers - 1)
-    modules = prediction_forward(shape, whole, attention="fused")
-    after = head_forward(shape, whole).products + modules.products + modules.attention
+    layer = layer_forward(shape, whole, attention="flash2", layer=shape.layers - 1)
+    module = work(prediction_operations(shape, whole), shape.sequence)
+    after = head_forward(shape, whole).products + shape.prediction_layers * (module.products + module.attention)
     return after / (layer.products + layer.attention)
 
 
@@ -1320,7 +1318,7 @@ def _recomputed(problem: AnalyticalProblem) -> tuple[dict[str, Any], ...]:
         return (some,)
     if pins.recompute:
         return (read_recompute(pins.recompute),)
-    return (nothing, some, every) if problem.program.attention == "unfused" else (nothing, every)
+    return (nothing, some, every) if problem.program.attention == "math" else (nothing, every)
 
 
 def _orders(problem: AnalyticalProblem, strategy: Strategy) -> Iterator[tuple[Schedule, int]]:

@@ -59,6 +59,7 @@ from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.result import Baseline, Search
 from trimaran.planner.work import Work, work_within
 from trimaran.pricing.analytical.fits_device import WHOLE, Reserve, bookkeeping_of, check_reserve
+from trimaran.pricing.analytical.layers import parameter_count
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.programs import (
     is_tuned,
@@ -67,7 +68,7 @@ from trimaran.pricing.analytical.programs import (
     training_program,
     usual_year,
 )
-from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
+from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import Program, TransformerStep
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Degrees, Strategy, ZeroStage, read_recompute, said_by

@@ -34,8 +34,8 @@ from trimaran.jobs.huggingface import configuration_of_job
 from trimaran.machine.types import Device
 from trimaran.memory_hooks.splitting import Split, splitting
 from trimaran.pricing.analytical.huggingface_config import is_known, shape_of_configuration
+from trimaran.pricing.analytical.layers import parameter_count
 from trimaran.pricing.analytical.memory import rank_memory
-from trimaran.pricing.analytical.shapes import parameter_count
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.offload_costs import MemoryCosts, modelled_costs
 from trimaran.program.memory import KEEP_ALL, CodecChoice

@@ -29,13 +29,8 @@ from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.base.units import format_bytes, format_span
 from trimaran.machine.types import Device
-from trimaran.pricing.analytical.memory import (
-    AttentionKernel,
-    Bookkeeping,
-    Eager,
-    RankMemory,
-    largest_rank,
-)
+from trimaran.pricing.analytical.layers import AttentionKernel, Eager
+from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, largest_rank
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.program.strategy import Degrees, GradientType, OptimizerState
 
@@ -77,7 +72,7 @@ def bookkeeping_of(
     precision: Precision,
     device: Device,
     *,
-    attention: AttentionKernel = "fused",
+    attention: AttentionKernel = "flash2",
     keeps_weight_gradients: bool = False,
     eager: Eager | None = None,
 ) -> Bookkeeping:

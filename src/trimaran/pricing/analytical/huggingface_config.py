@@ -810,7 +810,7 @@ def shape_of_configuration(
     Example:
         Mixtral 8x7B, all of whose figures are the defaults of its type, has 46,702,792,704 parameters:
 
-        >>> from trimaran.pricing.analytical.shapes import parameter_count
+        >>> from trimaran.pricing.analytical.layers import parameter_count
         >>> found = shape_of_configuration({"model_type": "mixtral"}, sequence=4096)
         >>> parameter_count(found.shape), found.shape.experts.count
         (46702792704, 8)

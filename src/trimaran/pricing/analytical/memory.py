@@ -19,87 +19,44 @@ Source:
     for bytes of a parameter; Korthikanti et al., 2022, section 4, for activations; Narayanan et al., SC 2021, section
     2.2, for passes in flight.
 
-Memory that a layer keeps for its backward, for one microbatch.
-
-Bytes of each token, with two bytes an element, of a layer of hidden size h, `a` heads and an inner size of 4h on `t`
-ranks (Korthikanti et al.): `h (10 + 24/t) + 5 a s / t`; with the residual stream sharded too, `34 h / t + 5 a s / t`.
-The terms are counted apart here, so that grouped heads, gates, experts and fused attention follow from the same rules:
-
-    norms          input 2h, output 2h, twice; norms after a sub-layer: input 2h; a parallel block: one input 2h
-    attention      queries, keys, values 2 (q + 2k); output 2q
-                   probabilities 2as; with dropout, mask as and result 2as
-                   fused: neither, but a second copy of its output 2q and 4 a of statistics
-    feed-forward   before its activation 2f (gated 4f), after it 2f
-    dropout        mask h, after attention and after the feed-forward network
-
-A window of attention changes none of it: keys and values of all tokens are kept, and so are the probabilities of an
-unfused kernel, which masks those outside the window. PyTorch's modules, one operation at a time (`Eager`):
-
-    norms          RMSNorm of transformers: input in 32 bits, 4h, and the normalized one, 2h, in place of 2h
-    attention      rotation keeps neither its input nor a second copy of attention's output: 2 (q + 2k) and 2q
-    feed-forward   gated 6f: the result of SiLU is an input of a product, too
-    tensors        products keep their gathered inputs, not the part that was sent: outputs of norms are not divided
-
-A module that predicts a further token keeps what a layer does,
-and inputs and outputs of its two norms, 8h; its logits are a head's.
-
-Source:
-    Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.
-    Dao et al., "FlashAttention", 2022, for fused attention.
+What a layer keeps is summed over its table (`layers.py`): with two bytes an element, hidden size h, `a` heads, an inner
+size of 4h and `t` ranks that is `h (10 + 24/t) + 5 a s / t` of each token (Korthikanti et al.); with the residual
+stream sharded too, `34 h / t + 5 a s / t`.
 """
 
 import functools
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from trimaran.base.errors import InputError
+from trimaran.pricing.analytical.layers import (
+    GRADIENT_BYTES,
+    AttentionKernel,
+    Eager,
+    Operation,
+    largest_layer,
+    operations,
+    stage_elements,
+)
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     alike_layers,
     alike_on_stage,
     embedding_elements,
-    key_size,
-    largest_layer,
     layer_kinds,
     passes_in_flight,
-    query_size,
-    stage_elements,
     stage_ends,
     stream_bytes,
     tokens_of_rank,
     vocabulary_rows,
 )
-from trimaran.program.strategy import Degrees, GradientType, OptimizerState
+from trimaran.program.strategy import Degrees, OptimizerState
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a layer keeps for its backward, for one microbatch
-
-
-AttentionKernel = Literal["fused", "unfused"]
-"""Whether attention keeps its probabilities ("unfused") or recomputes them from statistics ("fused")."""
-
-_STATISTIC = 4
-"""Bytes of a statistic that a kernel keeps for its backward."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Eager:
-    """What modules of PyTorch keep, one operation a kernel, with state that FSDP2 shards.
-
-    Attributes:
-        gates: the result of a gate's activation function is kept (a compiler computes it again)
-        wide_norms: norms without centring compute in 32 bits, each operation a kernel, as those of transformers do
-        loss_chunks: parts of a microbatch whose head, loss and backward run one after another
-        sums_in_place: replicas that shard nothing add gradients of microbatches in the buffers that they exchange
-    """
-
-    gates: bool = True
-    wide_norms: bool = False
-    loss_chunks: int = 1
-    sums_in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +104,7 @@ def layer_activations(
 
         >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=12, hidden=512, heads=8)
-        >>> layer_activations(shape, Degrees(microbatch=4), attention="unfused").kept
+        >>> layer_activations(shape, Degrees(microbatch=4), attention="math").kept
         239140864
         >>> 4096 * (34 * 512 + 5 * 8 * 1024 + 16)
         239140864
@@ -159,173 +116,36 @@ def layer_activations(
         >>> kept = {}
         >>> for norms, parallel in ((1, True), (2, False), (4, False)):
         ...     block = replace(shape, norms=norms, parallel=parallel)
-        ...     kept[norms] = layer_activations(block, Degrees(microbatch=4), attention="unfused").kept // 4096
+        ...     kept[norms] = layer_activations(block, Degrees(microbatch=4), attention="math").kept // 4096
         >>> kept[2] - kept[1] == 4 * 512 + 8, kept[4] - kept[2] == 4 * 512 + 16
         (True, True)
     """
-    tokens = tokens_of_rank(shape, degrees)
-    shared = degrees.tp if degrees.sequence_parallel else 1
-    stream = tokens * shape.hidden // shared
-    # Two norms before sub-layers, or two after them, have an output each that a product or the stream keeps.
-    outputs = min(2, shape.norms)
-    # DTensor keeps what a product reads: the whole sequence, gathered.
-    read = tokens * shape.hidden if eager else stream
-    norms = outputs * read * product_input_bytes + 2 * shape.norms * tokens * _STATISTIC // shared
-    masks = 2 * stream if shape.hidden_dropout else 0
-    core = _attention_core(shape, degrees, attention, element_bytes, copies=1 if eager else 2)
-    made, up = _attention_inputs(shape, degrees, element_bytes, keeps_unrotated=eager is None)
-    before, after = _feed_forward(shape, degrees, layer, element_bytes, is_eager=eager is not None)
-    inner = after
-    if eager and eager.gates and shape.gated:
-        before += inner
-    after = after * product_input_bytes // element_bytes
-    each = element_bytes + 4 if eager and eager.wide_norms and not shape.centred_norm else element_bytes
-    inputs = ((1 if shape.parallel else 2) + max(0, shape.norms - 2)) * stream * each
-    whole = inputs + norms + masks + core + made + before + after
-    again = degrees.recomputed
+    tokens, again = tokens_of_rank(shape, degrees), degrees.recomputed
+    table = operations(shape, degrees, layer, attention=attention, eager=eager)
+
+    def nbytes(rows: Iterable[Operation], *, second: bool = False) -> int:
+        return round(tokens * sum(row.nbytes(element_bytes, product_input_bytes, second=second) for row in rows))
+
+    kept = nbytes((row for row in table if not row.again & again), second="second_products" in again)
     if "layers" in again:
-        kept = stream * element_bytes
-    elif "second_products" in again:
-        kept = stream * element_bytes + _every_other_product(shape, degrees, attention, element_bytes, before)
+        kept = nbytes(table[:1])
+    network = [row for row in table if row.part == "feed_forward"]
+    stream = tokens * shape.hidden * element_bytes
+    if eager:
+        # Gradients of both factors of the gate, and of the stream before and after the network.
+        grows = 2 * round(tokens * sum(row.read for row in network)) * element_bytes + 2 * stream
     else:
-        kept = whole
-        kept -= norms if "norms" in again else 0
-        kept -= core - _attention_output(shape, degrees, element_bytes) if "attention" in again else 0
-        kept -= up if "up_projections" in again else 0
-        kept -= after if {"activations", "feed_forward"} & again else 0
-        kept -= before if "feed_forward" in again else 0
-    # Eager: gradients of both factors of the gate, and of the stream before and after the network.
-    grows = 2 * inner + 2 * read * element_bytes if eager else before + after + 2 * stream * element_bytes
-    # Queries, keys and values of all tokens, for the heads of this rank, as they are received.
-    grows = max(grows, made) if degrees.ulysses else grows
-    scores = tokens * shape.heads // degrees.tp * shape.sequence * 2 * element_bytes if attention == "unfused" else 0
-    return LayerActivations(kept=kept, whole=whole, transient=max(grows, scores))
-
-
-def _every_other_product(
-    shape: TransformerShape, degrees: Degrees, attention: AttentionKernel, element_bytes: int, before: int
-) -> int:
-    """What is kept where every second product is computed again, besides the input of the layer [bytes].
-
-    In their order products make queries, keys, values, the output of attention, gate, inner channels, the output of the
-    feed-forward network: kept are the first, third, fifth and seventh, and attention's own output.
-
-    Args:
-        shape: the network
-        degrees: of it
-        attention: kind of kernel
-        element_bytes: of an element [bytes]
-        before: outputs of all inner products of the feed-forward network [bytes]
-
-    Source:
-        pytorch/torchtitan, torchtitan/parallelisms/parallelize_llama.py (December 2024): `_save_list`, and the policy
-        that leaves out every second `aten.mm`.
-
-    Example:
-        h = 512, 8 heads, ungated, a sequence of 1,024 tokens: queries, values and the output of attention of 2 h each,
-        4 bytes for each head, and 8 h of inner channels, of which a network without gate has one product.
-
-        >>> from trimaran.pricing.analytical.shapes import gpt_shape
-        >>> shape, again = gpt_shape(layers=1, hidden=512, heads=8), frozenset({"second_products"})
-        >>> layer_activations(shape, Degrees(recomputed=again), attention="fused").kept / 1024
-        8224.0
-        >>> 2 * 512 + 3 * 2 * 512 + 4 * 8 + 8 * 512
-        8224
-    """
-    tokens, heads = tokens_of_rank(shape, degrees), shape.heads // degrees.tp
-    output = _attention_output(shape, degrees, element_bytes)
-    made = (query_size(shape, degrees.tp) + key_size(shape, degrees.tp)) * element_bytes * tokens
-    if shape.latent is not None:
-        made = (shape.latent.query_rank + shape.latent.key_rank) * element_bytes * tokens
-    core = tokens * heads * (_STATISTIC if attention == "fused" else shape.sequence * element_bytes)
-    if not shape.gated:
-        return made + output + core + before
-    shared = degrees.tp if degrees.sequence_parallel else 1
-    return made + output + core + before // 2 + tokens * shape.hidden // shared * element_bytes
-
-
-def _attention_output(shape: TransformerShape, degrees: Degrees, element_bytes: int) -> int:
-    size = query_size(shape, degrees.tp)
-    if shape.latent is not None:
-        size = shape.heads * shape.latent.value_size // degrees.tp
-    return tokens_of_rank(shape, degrees) * size * element_bytes
-
-
-def _attention_core(
-    shape: TransformerShape, degrees: Degrees, attention: AttentionKernel, element_bytes: int, *, copies: int
-) -> int:
-    tokens, heads = tokens_of_rank(shape, degrees), shape.heads // degrees.tp
-    output = _attention_output(shape, degrees, element_bytes)
-    if attention == "fused":
-        return copies * output + tokens * heads * _STATISTIC
-    each = element_bytes + (1 + element_bytes if shape.attention_dropout else 0)
-    return output + tokens * heads * shape.sequence * each
-
-
-def _attention_inputs(
-    shape: TransformerShape, degrees: Degrees, element_bytes: int, *, keeps_unrotated: bool
-) -> tuple[int, int]:
-    """Bytes of queries, keys, values and their inputs, and the part of them that up projections compute."""
-    tokens, tensor = tokens_of_rank(shape, degrees), degrees.tp
-    if shape.latent is not None:
-        latent = shape.latent
-        wide = latent.head_size + latent.rotary_size
-        heads = shape.heads // tensor
-        up = heads * (2 * wide + latent.head_size + latent.value_size) * element_bytes * tokens
-        down = (2 * latent.query_rank + 2 * latent.key_rank + latent.rotary_size) * element_bytes * tokens
-        rotated = heads * wide * element_bytes * tokens
-        return up + down + rotated, up + rotated
-    queries, keys = query_size(shape, tensor), key_size(shape, tensor)
-    size = queries + 2 * keys
-    size += queries + keys if shape.rotary and keeps_unrotated else 0
-    size += queries + keys if shape.query_key_norm else 0
-    return size * element_bytes * tokens, 0
-
-
-def _feed_forward(
-    shape: TransformerShape, degrees: Degrees, layer: int, element_bytes: int, *, is_eager: bool = False
-) -> tuple[int, int]:
-    """Bytes before and after the activation function.
-
-    With experts a rank receives as many tokens as it sends. Where `e` ranks share an expert, each has the tokens of all
-    of them and an `e`-th of the expert's inner channels: the product is that of whole experts on its own tokens.
-
-    Example:
-        With the stream sharded over two ranks, it does not matter whether the ranks share experts:
-
-        >>> from trimaran.pricing.analytical.shapes import Experts, gpt_shape
-        >>> shape = gpt_shape(layers=1, hidden=64, heads=4)
-        >>> shape = replace(shape, experts=Experts(count=4, active=2, ffn=96))
-        >>> shared = Degrees(tp=2, ep=2, dp=2, sequence_parallel=True)
-        >>> whole = replace(shared, expert_tp=1)
-        >>> _feed_forward(shape, shared, 0, 2) == _feed_forward(shape, whole, 0, 2)
-        True
-    """
-    tokens = tokens_of_rank(shape, degrees)
-    gates = 2 if shape.gated else 1
-    if shape.experts is None or not shape.has_experts(layer):
-        inner = shape.ffn // degrees.tp * tokens * element_bytes
-        return gates * inner, inner
-    experts = shape.experts
-    # If tokens spread evenly over the experts, a rank receives the number that it sends; the busiest one more.
-    share = degrees.tp if degrees.sequence_parallel else 1
-    # Without sequence parallelism ranks that share experts have the same tokens.
-    alike = degrees.tp if degrees.expert_ranks == degrees.tp else share
-    visits = int(tokens * experts.active // alike * experts.load(degrees.ep))
-    shared = experts.shared_ffn // degrees.tp * tokens * element_bytes
-    inner = visits * experts.ffn * element_bytes + shared
-    sent = tokens * experts.active // share
-    routed = ((1 + is_eager) * sent + int(sent * experts.load(degrees.ep))) * shape.hidden * element_bytes
-    gathered = tokens * experts.count * _STATISTIC // share
-    return gates * inner + routed + gathered, inner
+        grows = nbytes(network) + 2 * stream // (degrees.tp if degrees.sequence_parallel else 1)
+    if degrees.ulysses:
+        # Queries, keys and values of all tokens, for the heads of this rank, as they are received.
+        grows = max(grows, nbytes(row for row in table if row.part == "inputs"))
+    scores = tokens * shape.heads // degrees.tp * shape.sequence * 2 * element_bytes if attention == "math" else 0
+    return LayerActivations(kept=kept, whole=nbytes(table), transient=max(grows, scores))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Memory of a rank, by part
 
-
-GRADIENT_BYTES: Mapping[GradientType, int] = {"fp32": 4, "bf16": 2}
-"""Of the gradient of a parameter, by its type [bytes]."""
 
 COPY_BYTES = 4
 """Of the optimizer's own copy of a parameter [bytes]."""
@@ -375,7 +195,7 @@ class Bookkeeping:
     logit_bytes: int = 6
     element_bytes: int = 2
     product_input_bytes: int = 2
-    attention: AttentionKernel = "fused"
+    attention: AttentionKernel = "flash2"
     dense_mask: bool = False
     workspace_bytes: int = 0
     keeps_weight_gradients: bool = False
@@ -561,23 +381,9 @@ def weight_gradient_elements(shape: TransformerShape, tensor: int, expert_tensor
         >>> weight_gradient_elements(shape, 1, 1) == 16384 * (18432 + 16384 + 2 * 53248 + 53248)
         True
     """
-    hidden, queries, gates = shape.hidden, query_size(shape, tensor), 2 if shape.gated else 1
-    weights = {(hidden, queries), (queries + 2 * key_size(shape, tensor), hidden)}
-    if shape.latent is not None:
-        latent = shape.latent
-        heads, wide = shape.heads // tensor, latent.head_size + latent.rotary_size
-        weights = {
-            (latent.query_rank, hidden),
-            (heads * wide, latent.query_rank or hidden),
-            (latent.key_rank + latent.rotary_size, hidden),
-            (heads * (latent.head_size + latent.value_size), latent.key_rank),
-            (hidden, heads * latent.value_size),
-        }
-    for layer, _ in layer_kinds(shape, (range(shape.layers),)):
-        inner = [shape.ffn // tensor]
-        if shape.experts is not None and shape.has_experts(layer):
-            inner = [shape.experts.ffn // expert_tensor, shape.experts.shared_ffn // tensor]
-        weights |= {each for width in inner for each in ((gates * width, hidden), (hidden, width))}
+    degrees = Degrees(tp=tensor, expert_tp=expert_tensor)
+    kinds = layer_kinds(shape, (range(shape.layers),))
+    weights = {(row.n, row.k) for layer, _ in kinds for row in operations(shape, degrees, layer)}
     return sum(rows * columns for rows, columns in weights)
 
 

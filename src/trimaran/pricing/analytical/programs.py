@@ -1,6 +1,7 @@
 """Settings of a training program that follow from its framework and its year.
 
-    attention   one kernel that keeps no probabilities, since 2023, where the device has bfloat16; else batched products
+    attention   one kernel that keeps no probabilities, since 2023, where the device has bfloat16: that of cuDNN in
+                Transformer Engine, else FlashAttention-2; before, batched products
     fused       norms, sums and activations in kernels made for them: Megatron and what is built on it; PyTorch's
                 modules one operation at a time, unless they are compiled
     overlaps    exchanges of gradients and parameters meanwhile the backward: PyTorch's FSDP and DeepSpeed's sharded
@@ -29,7 +30,7 @@ from functools import cache
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.machine.types import Device
-from trimaran.pricing.analytical.memory import Eager
+from trimaran.pricing.analytical.layers import Eager
 from trimaran.pricing.analytical.step_time import Program
 from trimaran.program.strategy import ZeroStage
 
@@ -212,7 +213,7 @@ def training_program(
         >>> from trimaran.machine.catalog import find_device
         >>> program = training_program("megatron", 2021.5, device=find_device("a100-80gb"), precision="fp16")
         >>> program.attention, program.overlaps, program.gradient_bytes
-        ('unfused', False, 2)
+        ('math', False, 2)
     """
     found = find_framework(framework)
     if found is None:
@@ -225,7 +226,7 @@ def training_program(
     return Program(
         framework=name,
         precision=precision,
-        attention="unfused" if early or year < FUSED_ATTENTION else "fused",
+        attention="math" if early or year < FUSED_ATTENTION else "cudnn" if found.tuned else "flash2",
         fused=found.fused or compiled,
         overlaps=found.sharded_overlaps or year >= OVERLAPPED,
         tensor_overlaps=found.tensor_overlaps and year >= TENSOR_OVERLAPPED and not early,

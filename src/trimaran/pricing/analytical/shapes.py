@@ -1,4 +1,4 @@
-"""The shape of a transformer, how many elements its parameters have, and how it is sharded over devices.
+"""The shape of a transformer, and how it is sharded over devices.
 
 Decoders (GPT, Llama, mixtures of experts, latent attention, windows of attention, parallel blocks, layers that predict
 further tokens) and encoders with a masked-language head (BERT). Left out: networks of two stacks, state-space layers,
@@ -11,12 +11,12 @@ Ranks of a sharded transformer form a box: `tp` ranks share each layer, `cp` ran
 import functools
 import itertools
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from trimaran.networks.names import canonical_network
 from trimaran.networks.sizes import FAMILIES, find_size
-from trimaran.program.strategy import Degrees, Schedule
+from trimaran.program.strategy import Degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +208,7 @@ def gpt_shape(
     """A decoder as in GPT-2 and GPT-3: four times the hidden size inside, biases, learned positions, one embedding.
 
     Example:
+        >>> from trimaran.pricing.analytical.layers import parameter_count
         >>> parameter_count(gpt_shape(layers=96, hidden=12288, heads=96, vocabulary=51200, sequence=2048))
         174615846912
     """
@@ -226,39 +227,6 @@ def gpt_shape(
     )
 
 
-def attention_elements(shape: TransformerShape, tensor: int = 1) -> int:
-    """Elements of one layer's attention on one of `tensor` ranks, its norms not included.
-
-    Example:
-        4 h² + 4 h for GPT-2's smallest, h = 768:
-
-        >>> attention_elements(gpt_shape(layers=12, hidden=768, heads=12)) == 4 * 768**2 + 4 * 768
-        True
-    """
-    hidden, latent = shape.hidden, shape.latent
-    if latent is not None:
-        queries = shape.heads * (latent.head_size + latent.rotary_size) // tensor
-        values = shape.heads * latent.value_size // tensor
-        keys_values = shape.heads * (latent.head_size + latent.value_size) // tensor
-        made = hidden * latent.query_rank + latent.query_rank * (queries + 1) if latent.query_rank else hidden * queries
-        down = hidden * (latent.key_rank + latent.rotary_size) + latent.key_rank
-        # Down projections have biases, up projections never.
-        biases = latent.query_rank + latent.key_rank + latent.rotary_size if "qkv" in shape.biases else 0
-        biases += shape.hidden if "output" in shape.biases else 0
-        return made + down + latent.key_rank * keys_values + values * hidden + biases
-    out = query_size(shape, tensor)
-    keys = key_size(shape, tensor)
-    inward = out + 2 * keys
-    biases = (inward if "qkv" in shape.biases else 0) + (shape.hidden if "output" in shape.biases else 0)
-    sinks = shape.heads // tensor if shape.sinks else 0
-    norms = 0
-    if shape.query_key_norm == "head":
-        norms = 2 * shape.head_size * (1 + shape.centred_norm)
-    elif shape.query_key_norm == "whole":
-        norms = out + keys
-    return hidden * (inward + out) + biases + sinks + norms
-
-
 def query_size(shape: TransformerShape, tensor: int = 1) -> int:
     """Size of all queries of a token on one of `tensor` ranks."""
     return shape.heads * shape.head_size // tensor
@@ -267,13 +235,6 @@ def query_size(shape: TransformerShape, tensor: int = 1) -> int:
 def key_size(shape: TransformerShape, tensor: int = 1) -> int:
     """Size of all keys of a token on one of `tensor` ranks; where there are fewer heads than ranks, ranks share one."""
     return -(-shape.kv_heads // tensor) * shape.head_size
-
-
-def feed_forward_elements(shape: TransformerShape, inner: int) -> int:
-    """Elements of a feed-forward network with `inner` inner channels on this rank."""
-    products = 3 if shape.gated else 2
-    biases = inner * (products - 1) + shape.hidden if "feed_forward" in shape.biases else 0
-    return products * shape.hidden * inner + biases
 
 
 def norm_elements(shape: TransformerShape) -> int:
@@ -317,88 +278,6 @@ def head_elements(shape: TransformerShape, tensor: int = 1) -> int:
     dense = shape.hidden * (shape.hidden + 1)
     sentence = dense + 2 * (shape.hidden + 1) if shape.head == "masked" else 0
     return 2 * norm_elements(shape) + dense + rows + sentence
-
-
-def layer_elements(shape: TransformerShape, layer: int, *, tensor: int = 1) -> int:
-    """Elements of a layer on one of `tensor` ranks, experts not included."""
-    if shape.experts is not None and shape.has_experts(layer):
-        shared = shape.experts.shared_ffn
-        inner = shape.experts.count * (shape.hidden + ("router" in shape.biases))
-        inner += feed_forward_elements(shape, shared // tensor) if shared else 0
-        inner += shape.hidden if shape.experts.shared_gate else 0
-    else:
-        inner = feed_forward_elements(shape, shape.ffn // tensor)
-    return attention_elements(shape, tensor) + inner + shape.norms * norm_elements(shape)
-
-
-@functools.lru_cache(maxsize=1024)
-def largest_layer(shape: TransformerShape, tensor: int = 1) -> int:
-    """Elements of the layer with the most on one of `tensor` ranks, experts not included."""
-    return max(layer_elements(shape, layer, tensor=tensor) for layer, _ in layer_kinds(shape, (range(shape.layers),)))
-
-
-def expert_elements(shape: TransformerShape, layer: int, *, expert: int = 1, expert_tensor: int = 1) -> int:
-    """Elements of a layer's experts on one of `expert` ranks that each hold some of them."""
-    if shape.experts is None or not shape.has_experts(layer):
-        return 0
-    return shape.experts.count // expert * feed_forward_elements(shape, shape.experts.ffn // expert_tensor)
-
-
-def prediction_elements(shape: TransformerShape, tensor: int = 1) -> int:
-    """Elements of all modules that predict further tokens on one of `tensor` ranks, their experts not included.
-
-    Source:
-        DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.2: two norms, a projection `2h -> h`, a layer; the
-        published weights have a third norm, before the shared head.
-
-    Example:
-        A projection of 2 h² and three norms of 2 h, and a layer:
-
-        >>> shape = gpt_shape(layers=2, hidden=64, heads=4)
-        >>> prediction_elements(replace(shape, prediction_layers=1)) - layer_elements(shape, 1) == 2 * 64**2 + 3 * 128
-        True
-    """
-    projection = 2 * shape.hidden * shape.hidden // tensor + 3 * norm_elements(shape)
-    return shape.prediction_layers * (projection + layer_elements(shape, shape.layers - 1, tensor=tensor))
-
-
-def prediction_count(shape: TransformerShape) -> int:
-    """Parameters of the modules that predict further tokens, experts included; the tables of tokens are shared."""
-    experts = shape.prediction_layers * expert_elements(shape, shape.layers - 1)
-    return prediction_elements(shape) + experts
-
-
-def active_count(shape: TransformerShape) -> int:
-    """Parameters that a token visits: all but those of the experts that it is not routed to.
-
-    Example:
-        Two of eight experts, in two layers: six of them less each.
-
-        >>> shape = replace(gpt_shape(layers=2, hidden=64, heads=4), experts=Experts(count=8, active=2, ffn=256))
-        >>> parameter_count(shape) - active_count(shape) == 2 * 6 * feed_forward_elements(shape, 256)
-        True
-    """
-    if shape.experts is None:
-        return parameter_count(shape)
-    idle = shape.experts.count - shape.experts.active
-    layers = sum(shape.has_experts(layer) for layer in range(shape.layers))
-    return parameter_count(shape) - layers * idle * feed_forward_elements(shape, shape.experts.ffn)
-
-
-def parameter_count(shape: TransformerShape) -> int:
-    """Parameters of the whole network, without padding and without modules that predict further tokens.
-
-    Example:
-        GPT-2 with its own 50,257 entries and 1,024 positions has 124,439,808:
-
-        >>> parameter_count(gpt_shape(layers=12, hidden=768, heads=12, vocabulary=50257))
-        124439808
-    """
-    shape = replace(shape, padding=1)
-    kinds = layer_kinds(shape, (range(shape.layers),))
-    stack = sum(count * (layer_elements(shape, layer) + expert_elements(shape, layer)) for layer, count in kinds)
-    tables = embedding_elements(shape) * (1 if shape.tied else 2) + position_elements(shape)
-    return stack + tables + head_elements(shape)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -537,7 +416,7 @@ def alike_layers(shape: TransformerShape, degrees: Degrees, stage: int) -> tuple
 
 def alike_on_stage(shape: TransformerShape, degrees: Degrees, stage: int) -> Alike:
     """The same of all chunks of a stage together."""
-    return _alike_on_stage(shape, degrees.pp, degrees.chunks, degrees.segment_layers, _again(shape, degrees), stage)
+    return alike_on_stage_of(shape, degrees.pp, degrees.chunks, degrees.segment_layers, _again(shape, degrees), stage)
 
 
 def _again(shape: TransformerShape, degrees: Degrees) -> int:
@@ -564,15 +443,16 @@ def _alike_stages(
     first: dict[object, int] = {}
     found = []
     for stage in range(pipeline):
-        alike = _alike_on_stage(shape, pipeline, chunks, parts, again, stage)
+        alike = alike_on_stage_of(shape, pipeline, chunks, parts, again, stage)
         found.append(first.setdefault((frozenset(alike), stage == 0, stage == pipeline - 1), stage))
     return tuple(found)
 
 
 @functools.lru_cache(maxsize=16384)
-def _alike_on_stage(
+def alike_on_stage_of(
     shape: TransformerShape, pipeline: int, chunks: int, parts: tuple[int, ...], again: int, stage: int
 ) -> Alike:
+    """The same by what it depends on: stages, chunks, layers of parts, recomputed layers of each chunk."""
     found: Counter[tuple[int, bool]] = Counter()
     for chunk in _alike_layers(shape, pipeline, chunks, parts, again, stage):
         found.update({(layer, recomputed): number for layer, number, recomputed in chunk})
@@ -654,63 +534,3 @@ def stream_bytes(shape: TransformerShape, degrees: Degrees, element_bytes: int =
     """The residual stream between two layers, for one microbatch [bytes]."""
     shared = degrees.tp if degrees.sequence_parallel else 1
     return tokens_of_rank(shape, degrees) * shape.hidden * element_bytes // shared
-
-
-def stage_elements(shape: TransformerShape, degrees: Degrees, stage: int) -> tuple[int, int]:
-    """Parameters that a rank of a stage holds: those that all replicas hold, and those of its experts.
-
-    The last stage holds the output layer; where it is tied to the embedding, as a copy of it. Modules that predict
-    further tokens are there too.
-    """
-    spread = degrees.tp, degrees.ep, degrees.expert_ranks
-    return _stage_elements(shape, degrees.pp, degrees.chunks, degrees.segment_layers, degrees.schedule, spread, stage)
-
-
-@functools.lru_cache(maxsize=16384)
-def _stage_elements(
-    shape: TransformerShape,
-    pipeline: int,
-    chunks: int,
-    parts: tuple[int, ...],
-    schedule: Schedule,
-    spread: tuple[int, int, int],
-    stage: int,
-) -> tuple[int, int]:
-    """The same by tensor ranks, ranks of experts, and those that share an expert: all that it depends on."""
-    kinds = tuple((layer, number) for layer, number, _ in _alike_on_stage(shape, pipeline, chunks, parts, 0, stage))
-    if schedule == "dualpipe" and pipeline > 1:
-        # A rank holds the stage as far from the other end too.
-        other = _alike_on_stage(shape, pipeline, chunks, parts, 0, pipeline - 1 - stage)
-        kinds += tuple((layer, number) for layer, number, _ in other)
-    first, last = stage_ends(Degrees(pp=pipeline, schedule=schedule), stage)
-    return _held(shape, kinds, *spread, first=first, last=last)
-
-
-@functools.lru_cache(maxsize=4096)
-def _held(
-    shape: TransformerShape,
-    kinds: tuple[tuple[int, int], ...],
-    tensor: int,
-    expert: int,
-    expert_tensor: int,
-    *,
-    first: bool,
-    last: bool,
-) -> tuple[int, int]:
-    share = {"expert": expert, "expert_tensor": expert_tensor}
-    dense = experts = 0
-    for layer, count in kinds:
-        dense += count * layer_elements(shape, layer, tensor=tensor)
-        experts += count * expert_elements(shape, layer, **share)
-    table = embedding_elements(shape, tensor)
-    if first:
-        dense += table + position_elements(shape)
-    if last:
-        dense += head_elements(shape, tensor)
-        dense += table if (not shape.tied or not first) else 0
-        if shape.prediction_layers:
-            dense += prediction_elements(shape, tensor)
-            experts += shape.prediction_layers * expert_elements(shape, shape.layers - 1, **share)
-            # Modules embed the tokens that they predict from, so an untied table of a first stage is copied.
-            dense += table if not shape.tied and not first else 0
-    return dense, experts

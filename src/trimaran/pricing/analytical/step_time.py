@@ -39,33 +39,6 @@ Source:
     Rajbhandari et al., SC 2020, section 7, for sharded states; Jacobs et al., "DeepSpeed Ulysses", 2023, section 3.2,
     for exchanges of heads; Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2, for hybrid sharding; Liu et al., "MoE
     Parallel Folding", 2025, section 3, for shared experts.
-
-Work of a stage of a sharded transformer for one microbatch: FLOP of products and of attention, bytes moved.
-
-For each token of a layer, forward, on one of `t` ranks:
-
-    products     2 (h (q + 2k) + q h + g h f + f h) / t       g: inner products of the feed-forward network, 1 or 2
-    attention    4 s q / t                                     half of it where a fused kernel skips masked tokens; of a
-                                                               window of w tokens a share r (2 - r) of that, r = w / s;
-                                                               of chunks of w tokens the share r
-    elementwise  8 h (two norms, 4 h each) + 14 h (two sums with dropout; in a parallel block one sum of three, 9 h)
-                 + 2 (g + 1) f / t (activation), read and written
-    experts      12 e h: tokens put in the order of the `e` experts that each visits, and back
-    unfused      20 a s / t in all three passes: scores scaled, masked and normalized (2 + 2; backward 4 + 2), dropped
-                 out (2 + 3; backward 3 + 2); three times 20 a s / t more where the kernel that does the first three
-                 at once cannot run (`softmax_kernel_fits`), for the same in 32 bits, one after another
-
-Biases are added in the epilogue of their product. Modules that predict further tokens are on the last stage: each is a
-layer as the last of the stack, a projection 4 h² of a token, two norms and another pass of the head.
-
-A host that asks for kernels one by one walks through layers; head and loss have the number of one layer, the embedding
-as half of one.
-The backward of a product is two of its size, that of fused attention two and a half (it computes probabilities again).
-That of a norm reads two tensors and writes one, that of a sum with dropout reads one and its mask and writes one: as
-many bytes as their forwards move (Korthikanti et al., 2022, table 4, where sharding them saves 0.5 and 0.1 ms).
-
-Source:
-    Narayanan et al., SC 2021, appendix, for FLOP of a layer; Dao, "FlashAttention-2", 2023, for fused attention.
 """
 
 import functools
@@ -75,27 +48,39 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-import numpy
-from numpy.typing import NDArray
-
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
 from trimaran.base.precision import Precision, element_bytes
 from trimaran.machine.topology import host_bandwidth
 from trimaran.machine.types import Device, Machine
+from trimaran.pricing.analytical.layers import (
+    GRADIENT_BYTES,
+    NATIVE,
+    AttentionKernel,
+    Eager,
+    Operation,
+    PassWork,
+    Product,
+    backward,
+    elements,
+    expert_elements,
+    layer_elements,
+    layer_forward,
+    operations,
+    prediction_operations,
+    recomputed_work,
+    stage_elements,
+    work,
+)
 from trimaran.pricing.analytical.lengths import Documents, slowest_replica
-from trimaran.pricing.analytical.memory import GRADIENT_BYTES, AttentionKernel, Eager, degrees_without_state
+from trimaran.pricing.analytical.memory import degrees_without_state
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     alike_on_stage,
     alike_stages,
-    expert_elements,
     key_size,
-    layer_elements,
     layer_kinds,
-    prediction_elements,
     query_size,
-    stage_elements,
     stage_ends,
     stream_bytes,
     tokens_of_rank,
@@ -106,318 +91,12 @@ from trimaran.pricing.collectives.links import Crossing, group_crossings, messag
 from trimaran.program.strategy import RANK_ORDER, Degrees, ZeroStage, devices_of_ranks
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Work of a stage for one microbatch
+# Work of a stage for one microbatch, but for its layers
 
 
 _ELEMENT = 2
-_FUSED_BACKWARD = 2.5
 
 Found = TypeVar("Found")
-Number = TypeVar("Number", float, NDArray[numpy.float64])
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """Products of an `m x k` with a `k x n` matrix.
-
-    Attributes:
-        m: rows of each result; of experts, tokens of each
-        n: columns of each result
-        k: elements of each sum
-        count: how often
-        experts: that a rank holds, whose products one kernel computes at once; 0: the product is of no expert
-        cast: its left matrix is not there in eight bits yet
-        summed: each result is added to one in 32 bits, which is read and written, as a gradient of weights is
-    """
-
-    m: float
-    n: float
-    k: float
-    count: float = 1.0
-    experts: float = 0.0
-    cast: bool = True
-    summed: bool = False
-
-    def again(self, count: float) -> "Product":
-        """The same, another number of times."""
-        return Product(self.m, self.n, self.k, self.count * count, self.experts, self.cast, self.summed)
-
-    @property
-    def groups(self) -> float:
-        """How many one kernel computes at once."""
-        return self.experts or 1.0
-
-    @property
-    def cast_bytes(self) -> float:
-        """Moved to make the left matrix of eight bits: 16 read, written twice, for the transposed one too [bytes]."""
-        return 4.0 * self.m * self.k * self.count * self.groups if self.cast else 0.0
-
-    @property
-    def flops(self) -> float:
-        """Of all of them [FLOP]."""
-        return 2.0 * self.m * self.n * self.k * self.count * self.groups
-
-    @property
-    def gradients(self) -> tuple["Product", "Product"]:
-        """Products of the backward: of the gradient of the input, and of the weights."""
-        m, n, k = self.m, self.n, self.k
-        inputs = Product(m, k, n, self.count, self.experts, self.cast)
-        return inputs, Product(k, n, m, self.count, self.experts, cast=False, summed=True)
-
-    def moved(self, operand_bytes: float, result_bytes: float) -> float:
-        """Read and written by all of them [bytes].
-
-        Args:
-            operand_bytes: of an element of the matrices that are multiplied [bytes]
-            result_bytes: of an element of the result, unless it is summed [bytes]
-
-        Example:
-            Ten tokens of an expert of 100 by 1,000: its weights are nearly all that is read.
-
-            >>> Product(10, 1000, 100).moved(2.0, 2.0)
-            222000.0
-        """
-        operands, results = self.k * (self.m + self.n), self.m * self.n
-        each = operands * operand_bytes + results * (2.0 * GRADIENT_BYTES["fp32"] if self.summed else result_bytes)
-        return self.count * self.groups * each
-
-    def overhead(self, tile: float, start: float, expert_start: float = 0.0) -> float:
-        """FLOP that the units could have done in the time that is lost to the last wave of tiles and to their starts.
-
-        The time of a product is that of `2 (m n + tile) (k + start)` FLOP: the last wave of tiles is half empty, and
-        each tile waits for its first operands. Tokens of an expert fill whole rows of tiles, half of one is empty.
-
-        Args:
-            tile: elements of half a wave of tiles on the whole device
-            start: elements of a sum that a unit adds up while a tile starts
-            expert_start: the same of products of experts, whose rows are gathered
-
-        Source:
-            NVIDIA, "Matrix Multiplication Background User's Guide", sections 3.1 and 3.2, for both quantizations.
-
-        Example:
-            A result of 1,000 elements with sums of 1,000; 100 are lost in a wave, and 100 in starts: 1.21 times.
-
-            >>> product = Product(100, 10, 1000)
-            >>> product.overhead(tile=100, start=100) / (2 * 100 * 10 * 1000)
-            0.21
-        """
-        rows = self.m + (_TILE_ROWS / 2.0 if self.experts else 0.0)
-        whole = tiled_flops(self.groups * rows * self.n, self.k, tile, expert_start if self.experts else start)
-        return self.count * (whole - 2.0 * self.groups * self.m * self.n * self.k)
-
-
-def tiled_flops(results: Number, depth: Number, tile: Number, start: float) -> Number:
-    """FLOP that the units could have done in the time of a product; see `Product.overhead`.
-
-    Args:
-        results: elements of the result
-        depth: elements of each sum
-        tile: elements of half a wave of tiles on the whole device
-        start: elements of a sum that a unit adds up while a tile starts
-    """
-    return 2.0 * (results + tile) * (depth + start)
-
-
-_TILE_ROWS = 128
-"""Of the tiles of products of experts (NVIDIA/cutlass, grouped kernels)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassWork:
-    """Work of one pass of one microbatch.
-
-    Attributes:
-        products: of weights [FLOP]
-        attention: products of queries, keys and values [FLOP]
-        nbytes: moved by all else [bytes]
-        stream: of these, by norms and sums of the residual stream, whose backward moves as many, not twice [bytes]
-        layers: that host code has to walk through
-        softmaxes: of them, those whose softmax is many kernels instead of one
-        routings: of them, those whose tokens are sent to experts
-        routed: bytes of tokens that are put in the order of their experts, and back [bytes]
-        shapes: of `products`
-    """
-
-    products: float = 0.0
-    attention: float = 0.0
-    nbytes: float = 0.0
-    stream: float = 0.0
-    layers: float = 0.0
-    softmaxes: float = 0.0
-    routings: float = 0.0
-    routed: float = 0.0
-    shapes: tuple[Product, ...] = ()
-
-    def __add__(self, other: "PassWork") -> "PassWork":
-        return PassWork(
-            products=self.products + other.products,
-            attention=self.attention + other.attention,
-            nbytes=self.nbytes + other.nbytes,
-            stream=self.stream + other.stream,
-            layers=self.layers + other.layers,
-            softmaxes=self.softmaxes + other.softmaxes,
-            routings=self.routings + other.routings,
-            routed=self.routed + other.routed,
-            shapes=self.shapes + other.shapes,
-        )
-
-    @property
-    def without_last(self) -> "PassWork":
-        """The same without its last product: the backward of a layer needs the input of that, not its result."""
-        if not self.shapes:
-            return self
-        return replace(self, products=self.products - self.shapes[-1].flops, shapes=self.shapes[:-1])
-
-    def times(self, products: float, attention: float, rest: float) -> "PassWork":
-        """The same with its parts multiplied."""
-        return PassWork(
-            products=self.products * products,
-            attention=self.attention * attention,
-            nbytes=self.nbytes * rest,
-            stream=self.stream * rest,
-            layers=self.layers * rest,
-            softmaxes=self.softmaxes * rest,
-            routings=self.routings * rest,
-            routed=self.routed * rest,
-            shapes=_repeated(self.shapes, products),
-        )
-
-
-def _repeated(shapes: tuple[Product, ...], times: float) -> tuple[Product, ...]:
-    if times == 1.0:
-        return shapes
-    return tuple(product.again(times) for product in shapes) if times else ()
-
-
-def attended_tokens(shape: TransformerShape, layer: int) -> float:
-    """Tokens that one of a layer's windows spans, such that a mask of causality halves them.
-
-    Of `s` tokens, those of a window of `w` attend to `w s - w²/2` others in all, where a sequence without a window has
-    `s²/2`. A chunk of `w` tokens is a whole sequence, so `s / w` chunks have `s w / 2`.
-
-    Args:
-        shape: the network
-        layer: of the stack
-
-    Returns:
-        Twice the mean number of tokens that a token attends to.
-
-    Example:
-        Mistral 7B, 4,096 of 8,192 tokens: three quarters of all; in chunks of 4,096: half of all.
-
-        >>> from dataclasses import replace
-        >>> from trimaran.pricing.analytical.shapes import gpt_shape
-        >>> shape = replace(gpt_shape(layers=1, hidden=512, heads=8, sequence=8192), windows=(4096,))
-        >>> attended_tokens(shape, 0) / 8192, attended_tokens(replace(shape, chunked=True), 0) / 8192
-        (0.75, 0.5)
-    """
-    window = shape.window(layer)
-    if not window:
-        return float(shape.sequence)
-    share = window / shape.sequence
-    return shape.sequence * (share if shape.chunked else share * (2.0 - share))
-
-
-def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: AttentionKernel, layer: int) -> PassWork:
-    """Forward of a layer on one rank.
-
-    Example:
-        A layer of h = 512 for one sequence of 1,024 tokens: 24 h² for each token, and 4 s h of attention.
-
-        >>> from trimaran.pricing.analytical.shapes import gpt_shape
-        >>> work = layer_forward(gpt_shape(layers=1, hidden=512, heads=8), Degrees(), attention="unfused", layer=0)
-        >>> work.products / 1024 == 24 * 512**2, work.attention / 1024 == 4 * 1024 * 512
-        (True, True)
-
-        In a parallel block with one norm, 4 h fewer bytes move for the norm and 5 h for the sum.
-
-        >>> shape = gpt_shape(layers=1, hidden=512, heads=8)
-        >>> block = replace(shape, norms=1, parallel=True)
-        >>> each = [layer_forward(one, Degrees(), attention="fused", layer=0).nbytes / 1024 for one in (shape, block)]
-        >>> each[0] - each[1] == 9 * 512
-        True
-    """
-    tokens, tensor = tokens_of_rank(shape, degrees), degrees.tp
-    queries, keys = query_size(shape, tensor), key_size(shape, tensor)
-    gates = 2 if shape.gated else 1
-    inner = _inner(shape, degrees, layer)
-    busy = 1.0 if shape.experts is None else shape.experts.load(degrees.ep)
-    shapes = [Product(tokens, queries + 2 * keys, shape.hidden), Product(tokens, shape.hidden, queries)]
-    if shape.latent is not None:
-        latent = shape.latent
-        wide = shape.heads // tensor * (latent.head_size + latent.rotary_size)
-        value = shape.heads // tensor * (latent.head_size + latent.value_size)
-        queries = wide
-        down = latent.query_rank + latent.key_rank + latent.rotary_size
-        shapes = [
-            Product(tokens, down, shape.hidden),
-            Product(tokens, wide, latent.query_rank),
-            Product(tokens, value, latent.key_rank),
-            Product(tokens, shape.hidden, shape.heads // tensor * latent.value_size),
-        ]
-    # A kernel that is not fused computes all pairs and masks them.
-    spanned = attended_tokens(shape, layer) if attention == "fused" else float(shape.sequence)
-    spanned *= 0.5 if attention == "fused" and shape.head == "causal" else 1.0
-    shared = tensor if degrees.sequence_parallel else 1
-    stream = 4 * shape.norms + (9 if shape.parallel else 14)
-    moved = stream * shape.hidden / shared + 2 * (gates + 1) * inner
-    moved += 4 * (queries + keys) if shape.rotary else 0
-    routed = 0.0
-    if shape.experts is not None and shape.has_experts(layer):
-        # Tokens are put in the order of their experts, sent, and put back: read and written, twice each way.
-        # Half of it is of what a rank sends, half of what it receives, of which the busiest one has more.
-        routed += 6 * (1.0 + busy) * shape.experts.active * shape.hidden / shared
-    apart = attention == "unfused" and not softmax_kernel_fits(shape, degrees)
-    if attention == "unfused":
-        moved += (20 / 3 + (20 if apart else 0)) * (shape.heads // tensor) * shape.sequence
-    return PassWork(
-        products=2.0 * tokens * (sum(one.n * one.k for one in shapes) + (gates + 1) * shape.hidden * inner),
-        attention=4.0 * tokens * spanned * queries,
-        nbytes=tokens * moved,
-        stream=tokens * stream * shape.hidden / shared,
-        routed=tokens * routed,
-        layers=1.0,
-        softmaxes=1.0 if apart else 0.0,
-        routings=1.0 if shape.has_experts(layer) else 0.0,
-        shapes=(*shapes, *_feed_forward_shapes(shape, degrees, layer)),
-    )
-
-
-def _feed_forward_shapes(shape: TransformerShape, degrees: Degrees, layer: int) -> tuple[Product, ...]:
-    """Products of the feed-forward network of a layer, or of its experts; both inner ones of a gated one are one."""
-    tokens, gates = tokens_of_rank(shape, degrees), 2 if shape.gated else 1
-
-    def both(rows: float, inner: float, held: float = 0.0) -> tuple[Product, ...]:
-        return Product(rows, gates * inner, shape.hidden, 1.0, held), Product(rows, shape.hidden, inner, 1.0, held)
-
-    experts = shape.experts
-    if experts is None or not shape.has_experts(layer):
-        return both(tokens, shape.ffn / degrees.tp)
-    shared = both(tokens, experts.shared_ffn / degrees.tp) if experts.shared_ffn else ()
-    # Ranks of a layer send their share of the tokens each, where they do not share experts.
-    sent = tokens * experts.active * degrees.expert_ranks / degrees.tp
-    held = max(1.0, experts.count / degrees.ep)
-    return *shared, *both(sent / held, experts.ffn / degrees.expert_ranks, held)
-
-
-def softmax_kernel_fits(shape: TransformerShape, degrees: Degrees) -> bool:
-    """Whether Megatron's kernel for scale, mask and softmax can run.
-
-    A block of it takes four rows of scores at once, so heads of a rank times sequences must be a multiple of four.
-
-    Source:
-        NVIDIA/Megatron-LM, megatron/model/fused_softmax.py, `is_kernel_available`.
-
-    Example:
-        Sixteen heads on eight ranks: two of one sequence do not fill a block, those of two sequences do.
-
-        >>> from trimaran.pricing.analytical.shapes import gpt_shape
-        >>> shape = gpt_shape(layers=1, hidden=1024, heads=16)
-        >>> [softmax_kernel_fits(shape, Degrees(tp=8, microbatch=microbatch)) for microbatch in (1, 2)]
-        [False, True]
-    """
-    return degrees.microbatch * (shape.heads // degrees.tp) % 4 == 0 and shape.sequence % 4 == 0
 
 
 def head_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
@@ -427,7 +106,6 @@ def head_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
     """
     tokens, rows = tokens_of_rank(shape, degrees), vocabulary_rows(shape, degrees.tp)
     once = PassWork(
-        products=2.0 * tokens * shape.hidden * rows,
         nbytes=16.0 * tokens * rows,
         layers=1.0,
         shapes=(Product(tokens, rows, shape.hidden, cast=False),),
@@ -436,62 +114,9 @@ def head_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
     return once.times(passes, passes, passes)
 
 
-def prediction_forward(shape: TransformerShape, degrees: Degrees, *, attention: AttentionKernel) -> PassWork:
-    """Forward of all modules that predict further tokens, without their passes of the head.
-
-    Source:
-        DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.2.
-
-    Example:
-        One module of h = 512: a layer, and 4 h² for each token of the projection `2h -> h`.
-
-        >>> from trimaran.pricing.analytical.shapes import gpt_shape
-        >>> shape = replace(gpt_shape(layers=4, hidden=512, heads=8), prediction_layers=1)
-        >>> layer = layer_forward(shape, Degrees(), attention="fused", layer=3)
-        >>> module = prediction_forward(shape, Degrees(), attention="fused")
-        >>> (module.products - layer.products) / 1024 == 4 * 512**2
-        True
-    """
-    if not shape.prediction_layers:
-        return PassWork()
-    tokens, tensor = tokens_of_rank(shape, degrees), degrees.tp
-    shared = tensor if degrees.sequence_parallel else 1
-    projection = PassWork(
-        products=4.0 * tokens * shape.hidden * shape.hidden / tensor,
-        nbytes=8.0 * tokens * shape.hidden / shared,
-        shapes=(Product(tokens, shape.hidden / tensor, 2 * shape.hidden),),
-    )
-    each = projection + layer_forward(shape, degrees, attention=attention, layer=shape.layers - 1)
-    return each.times(*[float(shape.prediction_layers)] * 3)
-
-
 def embedding_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
     """Forward of the embedding on one rank: rows gathered, positions added, dropped out."""
     return PassWork(nbytes=14.0 * tokens_of_rank(shape, degrees) * shape.hidden, layers=0.5)
-
-
-def backward(forward: PassWork, *, attention: AttentionKernel, frozen: bool = False) -> PassWork:
-    """Backward of a pass: gradients of inputs and, unless weights are frozen, of weights."""
-    core = _FUSED_BACKWARD if attention == "fused" else 2.0
-    each = 1 if frozen else 2
-    return PassWork(
-        products=forward.products * each,
-        attention=forward.attention * core,
-        nbytes=forward.nbytes * 2.0 - forward.stream,
-        stream=forward.stream,
-        layers=forward.layers * 2.0,
-        softmaxes=forward.softmaxes * 2.0,
-        routings=forward.routings * 2.0,
-        routed=forward.routed * 2.0,
-        shapes=tuple(gradient for product in forward.shapes for gradient in product.gradients[:each]),
-    )
-
-
-def _inner(shape: TransformerShape, degrees: Degrees, layer: int) -> float:
-    if shape.experts is None or not shape.has_experts(layer):
-        return shape.ffn / degrees.tp
-    experts = shape.experts
-    return (experts.active * experts.ffn * experts.load(degrees.ep) + experts.shared_ffn) / degrees.tp
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -700,9 +325,9 @@ class StepConstants:
         """Time of a device's kernels, back to back [s]."""
         peak = peak_of(device)
         attention = self.attention_share if year >= LATE_KERNELS else self.early_attention_share
-        if kernel == "unfused":
+        if kernel == "math":
             attention = self.unfused_attention_share
-        elif not tuned and device.generation in NEW_UNITS:
+        elif kernel not in NATIVE and device.generation in NEW_UNITS:
             attention *= self.ported_share
         attention *= _of_wide(precision, device)
         moved = work.nbytes * (self.traffic if fused else self.eager_traffic) + work.routed * self.expert_traffic
@@ -730,8 +355,7 @@ class StepConstants:
 
 
 NEW_UNITS = ("hopper", "blackwell")
-"""Architectures whose units have instructions that kernels of Ampere do not use: FlashAttention-2 reaches 35 % of an
-H100, its successor with them 75 % (Shah et al., "FlashAttention-3", 2024)."""
+"""Architectures whose units have instructions that kernels of Ampere do not use."""
 
 _NORMAL = statistics.NormalDist()
 
@@ -1029,7 +653,7 @@ class Program:
 
     framework: str = ""
     precision: Precision = "bf16"
-    attention: AttentionKernel = "fused"
+    attention: AttentionKernel = "cudnn"
     fused: bool = True
     overlaps: bool = True
     tensor_overlaps: bool = False
@@ -1227,12 +851,8 @@ def sum_count(shape: TransformerShape, degrees: Degrees, *, layer: int = 0, agai
         5
     """
     again = "layers" in degrees.recomputed if again is None else again
-    passes, experts = 3 if again else 2, shape.experts
-    if shape.parallel:
-        return passes
-    if experts is not None and shape.has_experts(layer) and not experts.shared_ffn and _folds(degrees):
-        return passes
-    return passes + (3 if again or "feed_forward" in degrees.recomputed else 2)
+    table = operations(shape, degrees, layer)
+    return sum(row.sums * (3 if again or row.again & degrees.recomputed else 2) for row in table if row.sums)
 
 
 def send_seconds(degrees: Degrees, sends: float, constants: StepConstants) -> float:
@@ -1843,27 +1463,18 @@ def _filling(
     if degrees.schedule not in ("zero-bubble", "dualpipe", "dualpipev"):
         return 1.0 / degrees.chunks
 
-    def seconds(work: PassWork) -> float:
-        return constants.device_seconds(
-            work,
-            program.precision,
-            kernel=program.attention,
-            fused=program.fused,
-            device=device,
-            year=program.year,
-            tuned=program.tuned,
-        )
-
+    kernels = _Kernels(program, device, constants, 1.0)
     forward = PassWork()
     for layer, number, _ in alike_on_stage(shape, degrees, stage):
         each = layer_forward(shape, degrees, attention=program.attention, layer=layer)
         forward = forward + each.times(number, number, number)
     # Gradients of weights are one product for each product of the forward.
-    weights = seconds(PassWork(products=forward.products)) / slowest
+    rate = constants.product_rate(program.precision, device, program.year, tuned=program.tuned)
+    weights = forward.products / rate / slowest
     return filling_share(
         degrees.schedule,
         chunks=degrees.chunks,
-        backward=max(0.0, 1.0 - seconds(forward) / slowest),
+        backward=max(0.0, 1.0 - kernels.seconds(forward)[0] / slowest),
         weights=min(weights, 1 / 3),
         stages=degrees.pp,
     )
@@ -1951,43 +1562,40 @@ class _Kernels:
         return _once((*key, *shares, shape, self.program, self.attention), (self.device, self.constants), find)
 
     def _of_ends(self, shape: TransformerShape, degrees: Degrees, *, first: bool, last: bool) -> tuple[float, float]:
-        program, constants, rest = self.program, self.constants, PassWork()
+        program, rest = self.program, PassWork()
         if last and shape.prediction_layers:
-            module = prediction_forward(shape, degrees, attention=program.attention)
-            work = self.attention * _attention_work(shape, degrees, program, shape.layers - 1)
-            module = module.times(1.0, work, 1.0)
-            rest = rest + module + backward(module, attention=program.attention, frozen=program.frozen)
-            repeated = module.without_last if program.stops_early else module
-            core = PassWork(attention=module.attention * ("attention" in degrees.recomputed))
-            rest = rest + (repeated if _all_again(degrees) else core)
+            table = prediction_operations(shape, degrees, attention=program.attention, eager=program.eager)
+            module = self._passes(table, shape, degrees, shape.layers - 1, again=_all_again(degrees))
+            rest = rest + module.times(*[float(shape.prediction_layers)] * 3)
         if first:
-            rows = embedding_forward(shape, degrees)
-            rest = rest + rows + backward(rows, attention=program.attention, frozen=program.frozen)
+            rest = rest + self._both(embedding_forward(shape, degrees))
         if last:
-            head = head_forward(shape, degrees)
             # The head stays in 16 bits where layers compute in 8.
-            both = head + backward(head, attention=program.attention, frozen=program.frozen)
-            rows_of_rank = vocabulary_rows(shape, degrees.tp)
-            rest = rest + both.times(constants.head_factor(program.precision, self.device, rows_of_rank), 1.0, 1.0)
+            rows = vocabulary_rows(shape, degrees.tp)
+            factor = self.constants.head_factor(program.precision, self.device, rows)
+            rest = rest + self._both(head_forward(shape, degrees)).times(factor, 1.0, 1.0)
         return self.seconds(rest)
 
+    def _both(self, forward: PassWork) -> PassWork:
+        return forward + backward(forward, attention=self.program.attention, frozen=self.program.frozen)
+
     def _of_layer(self, shape: TransformerShape, degrees: Degrees, layer: int, *, again: bool) -> tuple[float, float]:
-        program = self.program
-        if again or degrees.recomputed - {"layers"}:
-            plain = replace(degrees, recomputed=frozenset(), recompute_layers=None)
-            once = self.of_layer(shape, plain, layer, again=False)
-        else:
-            once = 0.0, 0.0
-        forward = layer_forward(shape, degrees, attention=program.attention, layer=layer)
-        forward = forward.times(1.0, self.attention * _attention_work(shape, degrees, program, layer), 1.0)
+        table = operations(shape, degrees, layer, attention=self.program.attention, eager=self.program.eager)
+        return self.seconds(self._passes(table, shape, degrees, layer, again=again))
+
+    def _passes(
+        self, table: Sequence[Operation], shape: TransformerShape, degrees: Degrees, layer: int, *, again: bool
+    ) -> PassWork:
+        """Forward and backward of the rows of a layer, and what is recomputed: all of it, or what degrees say."""
+        tokens, attention = (
+            tokens_of_rank(shape, degrees),
+            self.attention * _attention_work(shape, degrees, self.program, layer),
+        )
+        forward = work(table, tokens)
+        repeated = recomputed_work(table, tokens, degrees.recomputed)
         if again:
-            work = forward.without_last if program.stops_early else forward
-        elif degrees.recomputed - {"layers"}:
-            work = _recomputed(shape, degrees, forward, layer)
-        else:
-            work = forward + backward(forward, attention=program.attention, frozen=program.frozen)
-        more = self.seconds(work)
-        return once[0] + more[0], once[1] + more[1]
+            repeated = forward.without_last if self.program.stops_early else forward
+        return (self._both(forward) + repeated).times(1.0, attention, 1.0)
 
 
 def _stage_seconds(
@@ -2024,7 +1632,7 @@ def _of_stage(shape: TransformerShape, degrees: Degrees, stage: int, kernels: _K
         held += number * layer_elements(shape, layer, tensor=degrees.tp)
         calls += number * sum_count(shape, degrees, layer=layer, again=again)
     if last and shape.prediction_layers:
-        held += prediction_elements(shape, degrees.tp)
+        held += shape.prediction_layers * elements(prediction_operations(shape, Degrees(tp=degrees.tp)))[0]
         again = _all_again(degrees)
         calls += shape.prediction_layers * sum_count(shape, degrees, layer=shape.layers - 1, again=again)
     if first or last:
@@ -2057,49 +1665,3 @@ def _joined_bytes(shape: TransformerShape, degrees: Degrees, program: Program) -
         True
     """
     return 4.0 * tokens_of_rank(shape, degrees) * shape.hidden * program.element_bytes
-
-
-def _recomputed(shape: TransformerShape, degrees: Degrees, forward: PassWork, layer: int) -> PassWork:
-    """Work of the parts of a layer's forward that its backward recomputes, where it does not recompute all of it.
-
-    Source:
-        Korthikanti et al., 2022, section 5, for attention's core; NVIDIA/Megatron-LM, `--recompute-modules`
-        (core_attn, layernorm, moe_act, mlp, mla_up_proj), for the others; pytorch/torchtitan, parallelize_llama.py, for
-        every second product. Bytes are those of `layer_forward`.
-
-    Example:
-        The feed-forward network of h = 512 is 16 h² FLOP of each token, and of the norms 8 h bytes.
-
-        >>> from trimaran.pricing.analytical.shapes import gpt_shape
-        >>> shape, degrees = gpt_shape(layers=1, hidden=512, heads=8), Degrees(recomputed=frozenset({"feed_forward"}))
-        >>> forward = layer_forward(shape, degrees, attention="fused", layer=0)
-        >>> _recomputed(shape, degrees, forward, 0).products == 1024 * 16 * 512**2
-        True
-        >>> norms = Degrees(recomputed=frozenset({"norms"}))
-        >>> _recomputed(shape, norms, forward, 0).nbytes == 1024 * 8 * 512
-        True
-    """
-    again, tokens = degrees.recomputed - {"layers"}, tokens_of_rank(shape, degrees)
-    if not again:
-        return PassWork()
-    inner, gates = _inner(shape, degrees, layer), 2 if shape.gated else 1
-    shared = degrees.tp if degrees.sequence_parallel else 1
-    products = nbytes = 0.0
-    if {"norms", "second_products"} & again:
-        nbytes += 8 * shape.hidden / shared
-    if "second_products" in again:
-        # Of seven products in their order keys, the output of attention, and the second inner one.
-        products += 2 * shape.hidden * (key_size(shape, degrees.tp) + query_size(shape, degrees.tp) + inner)
-    if {"activations", "feed_forward", "second_products"} & again:
-        nbytes += 2 * (gates + 1) * inner
-    if "feed_forward" in again:
-        products += 2 * (gates + 1) * shape.hidden * inner
-    if "up_projections" in again and shape.latent is not None:
-        latent, heads = shape.latent, shape.heads // degrees.tp
-        products += 2 * latent.query_rank * heads * (latent.head_size + latent.rotary_size)
-        products += 2 * latent.key_rank * heads * (latent.head_size + latent.value_size)
-    return PassWork(
-        products=tokens * products,
-        attention=forward.attention if "attention" in again else 0.0,
-        nbytes=tokens * nbytes,
-    )

@@ -71,7 +71,8 @@ from trimaran.base.files import packaged_toml
 from trimaran.base.precision import product_dtype
 from trimaran.graph.kernels.workload import Gradient, WorkKind
 from trimaran.machine.types import Device
-from trimaran.pricing.analytical.step_time import step_constants, tiled_flops
+from trimaran.pricing.analytical.layers import tiled_flops
+from trimaran.pricing.analytical.step_time import step_constants
 from trimaran.pricing.kernels.columns import MATRIX_KINDS, Column, Flags, Kernels
 from trimaran.pricing.kernels.software import CUDNN_YEARS, UNFOLDING, Software, libraries_year, library_name
 

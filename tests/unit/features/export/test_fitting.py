@@ -25,7 +25,8 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.planner.pins import Pins
 from trimaran.planning.analytical import decoder_of_job
 from trimaran.planning.requests import PlanRequest, parse_software
-from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count, prediction_count
+from trimaran.pricing.analytical.layers import parameter_count, prediction_count
+from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.program.plan_file import Plan, Prediction, Premises, write_plan
 from trimaran.program.strategy import read_strategy
 

@@ -17,8 +17,9 @@ from trimaran.pricing.analytical.fits_device import (
     need_of,
     with_buffers,
 )
+from trimaran.pricing.analytical.layers import parameter_count
 from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank, rank_memory
-from trimaran.pricing.analytical.shapes import decoder_of, gpt_shape, parameter_count
+from trimaran.pricing.analytical.shapes import decoder_of, gpt_shape
 from trimaran.program.strategy import Degrees, GradientType, OptimizerState
 
 SHAPE = gpt_shape(layers=12, hidden=512, heads=8)

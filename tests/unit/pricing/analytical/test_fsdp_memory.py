@@ -13,7 +13,8 @@ from trimaran.machine.catalog import find_device
 from trimaran.planning.analytical import decoder_of_job
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.analytical.fits_device import bookkeeping_of
-from trimaran.pricing.analytical.memory import Eager, RankMemory, layer_activations, rank_memory
+from trimaran.pricing.analytical.layers import Eager
+from trimaran.pricing.analytical.memory import RankMemory, layer_activations, rank_memory
 from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, gpt_shape
 from trimaran.program.strategy import Degrees
 from trimaran.program.strategy import Strategy as Plan
@@ -129,13 +130,13 @@ def kept_by_autograd(layer: nn.Module) -> int:
 
 @pytest.mark.parametrize(("norm", "wide"), [(FusedNorm, False), (WideNorm, True)])
 def test_a_layer_keeps_what_autograd_keeps(norm: type[nn.RMSNorm], wide: bool) -> None:
-    said = layer_activations(LLAMA, Degrees(), attention="fused", eager=Eager(wide_norms=wide)).kept
+    said = layer_activations(LLAMA, Degrees(), attention="flash2", eager=Eager(wide_norms=wide)).kept
     assert kept_by_autograd(Layer(norm)) == pytest.approx(said, rel=0.002)
 
 
 def test_a_layer_with_experts_keeps_what_autograd_keeps() -> None:
     shape = replace(LLAMA, experts=builders.experts(count=EXPERTS, active=ACTIVE, ffn=FFN))
-    said = layer_activations(shape, Degrees(), attention="fused", eager=EAGER).kept
+    said = layer_activations(shape, Degrees(), attention="flash2", eager=EAGER).kept
     assert kept_by_autograd(Routed()) == pytest.approx(said, rel=0.01)
 
 
@@ -149,7 +150,7 @@ def test_experts_need_what_torchtitan_keeps() -> None:
 def test_a_product_keeps_its_gathered_input() -> None:
     degrees = Degrees(tp=2, sequence_parallel=True)
     whole, part = (
-        layer_activations(LLAMA, degrees, attention="fused", eager=eager).kept for eager in (Eager(gates=False), None)
+        layer_activations(LLAMA, degrees, attention="flash2", eager=eager).kept for eager in (Eager(gates=False), None)
     )
     # Two outputs of norms are whole; no input of a rotation and no copy of attention's output.
     heads = HIDDEN + HIDDEN + KV_HEADS * HIDDEN // HEADS

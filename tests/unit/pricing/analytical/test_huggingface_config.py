@@ -11,7 +11,8 @@ from tests.raising import raises
 
 from trimaran.networks.published_decoders import DECODER_FAMILIES, find_published
 from trimaran.pricing.analytical.huggingface_config import FAMILIES, rough_count, shape_of_configuration
-from trimaran.pricing.analytical.shapes import active_count, parameter_count, prediction_count, vocabulary_rows
+from trimaran.pricing.analytical.layers import active_count, parameter_count, prediction_count
+from trimaran.pricing.analytical.shapes import vocabulary_rows
 
 OF_TRANSFORMERS = [kind for kind in FAMILIES if kind != "grok-1"]
 

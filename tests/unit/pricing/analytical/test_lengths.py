@@ -184,12 +184,12 @@ def test_products_of_experts_follow_the_load() -> None:
     """Doubled load on two ranks of experts: the products of all experts' visits, and all else once."""
     from dataclasses import replace
 
-    from trimaran.pricing.analytical.step_time import layer_forward
+    from trimaran.pricing.analytical.layers import layer_forward
 
     experts = builders.experts(count=8, active=2, ffn=4096)
     shape, degrees = replace(SHAPE, experts=experts), replace(STRATEGY, ep=2, expert_tp=1)
     busy = replace(SHAPE, experts=replace(experts, imbalance=2.0))
-    once, twice = (layer_forward(one, degrees, attention="fused", layer=0) for one in (shape, busy))
+    once, twice = (layer_forward(one, degrees, attention="flash2", layer=0) for one in (shape, busy))
     tokens, gates = SHAPE.sequence, 2 if SHAPE.gated else 1
     assert twice.products - once.products == 2.0 * tokens * (gates + 1) * SHAPE.hidden * 2 * 4096
     assert twice.attention == once.attention

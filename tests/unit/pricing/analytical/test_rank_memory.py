@@ -6,8 +6,9 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
+from trimaran.pricing.analytical.layers import parameter_count
 from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank, layer_activations, rank_memory
-from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
+from trimaran.pricing.analytical.shapes import gpt_shape
 from trimaran.program.strategy import Degrees
 
 SHAPE = gpt_shape(layers=12, hidden=512, heads=8)
@@ -16,7 +17,7 @@ STATISTICS = 16
 """Bytes of two norms' means and deviations, of each token."""
 
 
-def kept(degrees: Degrees, attention: str = "unfused", shape: object = SHAPE) -> float:
+def kept(degrees: Degrees, attention: str = "math", shape: object = SHAPE) -> float:
     """Bytes of a layer for each token."""
     return layer_activations(shape, degrees, attention=attention).kept / TOKENS  # type: ignore[arg-type]
 
@@ -28,7 +29,7 @@ def test_a_layer_keeps_34_h_and_5_a_s() -> None:
 
 def test_fused_attention_keeps_its_output_twice_and_a_statistic_for_each_head() -> None:
     """34 h, another 2 h for the output, 4 bytes for each of 8 heads."""
-    assert kept(builders.degrees(microbatch=4), "fused") == 36 * 512 + 4 * 8 + STATISTICS
+    assert kept(builders.degrees(microbatch=4), "flash2") == 36 * 512 + 4 * 8 + STATISTICS
 
 
 def test_tensor_ranks_share_all_but_the_residual_stream() -> None:

@@ -3,15 +3,8 @@
 import pytest
 from tests import builders
 
-from trimaran.pricing.analytical.shapes import (
-    LatentAttention,
-    TransformerShape,
-    expert_elements,
-    feed_forward_elements,
-    gpt_shape,
-    layer_elements,
-    parameter_count,
-)
+from trimaran.pricing.analytical.layers import expert_elements, layer_elements, parameter_count
+from trimaran.pricing.analytical.shapes import LatentAttention, TransformerShape, gpt_shape
 
 
 def test_a_layer_of_gpt_has_twelve_squares_and_thirteen_rows_of_its_hidden_size() -> None:
@@ -37,7 +30,7 @@ def test_experts_multiply_the_feed_forward_network_only() -> None:
     """Mixtral 8x7B: 46,702,792,704 parameters, of which 32 layers of 8 networks of 3 · 4096 · 14336, and 8 · 4096."""
     shape = builders.transformer_shape(kv_heads=8, ffn=14336, experts=builders.experts(count=8, active=2, ffn=14336))
     assert parameter_count(shape) == 46_702_792_704
-    assert expert_elements(shape, 0, expert=4) == 2 * feed_forward_elements(shape, 14336)
+    assert expert_elements(shape, 0, expert=4) == 2 * 3 * 4096 * 14336
 
 
 def test_first_layers_may_have_no_experts() -> None:

@@ -7,18 +7,9 @@ from tests import builders
 
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Bandwidth, Peak
-from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
-from trimaran.pricing.analytical.step_time import (
-    PassWork,
-    Product,
-    Program,
-    backward,
-    head_forward,
-    layer_forward,
-    least_seconds,
-    step_constants,
-    transformer_step,
-)
+from trimaran.pricing.analytical.layers import PassWork, Product, backward, layer_forward, parameter_count
+from trimaran.pricing.analytical.shapes import gpt_shape
+from trimaran.pricing.analytical.step_time import Program, head_forward, least_seconds, step_constants, transformer_step
 from trimaran.program.strategy import Degrees
 
 SHAPE = gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=51200)
@@ -80,14 +71,14 @@ def test_layers_computed_again_add_a_third() -> None:
         transformer_step(
             SHAPE,
             builders.degrees(microbatch=4, recomputed=recomputed),
-            Program(attention="unfused"),
+            Program(attention="math"),
             device=DEVICE,
             exchange=link,
             constants=CONSTANTS,
         ).seconds
         for recomputed in (frozenset(), frozenset({"layers"}))  # type: ignore[var-annotated]
     )
-    forward = layer_forward(SHAPE, builders.degrees(microbatch=4), attention="unfused", layer=0)
+    forward = layer_forward(SHAPE, builders.degrees(microbatch=4), attention="math", layer=0)
     assert again - plain == pytest.approx(8 * (forward.products + forward.attention) / 1e14, rel=1e-9)
 
 
@@ -128,8 +119,8 @@ def test_replicas_that_do_not_overlap_wait_for_all_gradients() -> None:
 
 def test_frozen_weights_need_two_thirds_of_the_products() -> None:
     forward = head_forward(SHAPE, builders.degrees())
-    assert backward(forward, attention="fused", frozen=True).products == forward.products
-    assert backward(forward, attention="fused").products == 2 * forward.products
+    assert backward(forward, attention="flash2", frozen=True).products == forward.products
+    assert backward(forward, attention="flash2").products == 2 * forward.products
 
 
 def test_a_host_that_is_slower_than_the_device_decides() -> None:
@@ -141,7 +132,7 @@ def test_a_host_that_is_slower_than_the_device_decides() -> None:
 def test_a_softmax_of_many_kernels_costs_the_host_more() -> None:
     """16 heads on 8 ranks: two heads do not fill a block of four rows, those of two sequences do. 8 layers of 5 ms."""
     slow = replace(CONSTANTS, host_layer_s=30e-3, host_softmax_s=5e-3, sharpness=32.0, tensor_exposed=0.0)
-    program = Program(attention="unfused", tensor_overlaps=True)
+    program = Program(attention="math", tensor_overlaps=True)
     apart, together = (
         seconds(builders.degrees(tensor=8, microbatch=microbatch), program, slow).seconds  # type: ignore[attr-defined]
         for microbatch in (1, 2)
@@ -237,7 +228,7 @@ def test_a_product_of_few_tiles_takes_longer_than_its_flop() -> None:
 def test_narrow_shards_of_a_layer_reach_less_of_the_rate_than_wide_ones() -> None:
     shares = []
     for tensor in (1, 8):
-        work = layer_forward(SHAPE, builders.degrees(tensor=tensor), attention="fused", layer=0)
+        work = layer_forward(SHAPE, builders.degrees(tensor=tensor), attention="flash2", layer=0)
         lost = sum(product.overhead(4745 * 108, 255) for product in work.shapes)
         assert work.products == pytest.approx(sum(product.flops for product in work.shapes), rel=1e-12)
         shares.append(work.products / (work.products + lost))
@@ -247,7 +238,7 @@ def test_narrow_shards_of_a_layer_reach_less_of_the_rate_than_wide_ones() -> Non
 def test_experts_split_tokens_into_products_of_few_rows() -> None:
     """2,048 tokens for 2 of 8 experts: 512 rows each, of which half a tile of 64 is lost."""
     shape = replace(SHAPE, experts=builders.experts(count=8, active=2, ffn=2048))
-    work = layer_forward(shape, builders.degrees(microbatch=2), attention="fused", layer=0)
+    work = layer_forward(shape, builders.degrees(microbatch=2), attention="flash2", layer=0)
     grouped = [product for product in work.shapes if product.experts]
     assert [(product.m, product.n, product.k) for product in grouped] == [(512, 2048, 1024), (512, 1024, 2048)]
     assert [product.overhead(0, 0) / product.flops for product in grouped] == pytest.approx([64 / 512] * 2)
@@ -265,8 +256,8 @@ def test_experts_of_few_tokens_take_as_long_as_reading_their_weights(tokens: int
     """Eight experts at 1 TB/s: matrices of 16 bits, sums read and written in 32; of many tokens sums of 256 more."""
     constants = replace(CONSTANTS, expert_start=256.0)
     product = Product(tokens, 2048, 1024, 1.0, 8.0, summed=summed)
-    work = PassWork(products=product.flops, shapes=(product,))
-    found = constants.device_seconds(work, "bf16", kernel="fused", fused=True, device=DEVICE, year=2025.0)
+    work = PassWork(shapes=(product,))
+    found = constants.device_seconds(work, "bf16", kernel="flash2", fused=True, device=DEVICE, year=2025.0)
     rate = constants.share("bf16", DEVICE) * 1e14
     computing = 8 * 2.0 * (tokens + 64) * 2048 * (1024 + 256) / rate
     assert found == pytest.approx(8 * nbytes / 1e12 if nbytes else computing, rel=1e-9)
@@ -277,9 +268,9 @@ def test_one_expert_of_a_rank_takes_as_long_as_two_with_the_same_tokens() -> Non
     shape, found = replace(SHAPE, experts=builders.experts(count=16, active=2, ffn=2048)), []
     for ranks in (16, 8):
         degrees = builders.degrees(data=16, expert=ranks, microbatch=2)
-        work = layer_forward(shape, degrees, attention="fused", layer=0)
+        work = layer_forward(shape, degrees, attention="flash2", layer=0)
         constants = replace(CONSTANTS, expert_start=2048.0)
-        found.append(constants.device_seconds(work, "bf16", kernel="fused", fused=True, device=DEVICE, year=2025.0))
+        found.append(constants.device_seconds(work, "bf16", kernel="flash2", fused=True, device=DEVICE, year=2025.0))
     assert found[0] < found[1] < 1.03 * found[0]
 
 
@@ -316,7 +307,7 @@ def test_pytorch_ends_a_repeated_forward_before_its_last_product() -> None:
     """The second product of the feed-forward network, 8 h^2 of 24 h^2 a token, is not repeated."""
     degrees = builders.degrees(microbatch=4, recomputed=frozenset({"layers"}))
     whole, early = (
-        seconds(degrees, Program(attention="unfused", stops_early=stops)).seconds  # type: ignore[attr-defined]
+        seconds(degrees, Program(attention="math", stops_early=stops)).seconds  # type: ignore[attr-defined]
         for stops in (False, True)
     )
     assert whole - early == pytest.approx(8 * 4096 * 8 * 1024**2 / 1e14, rel=1e-9)
@@ -338,7 +329,7 @@ def test_tokens_go_once_to_a_node_however_many_of_its_experts_they_visit() -> No
 def test_eight_bits_shorten_products_of_layers_but_not_the_head() -> None:
     fast = replace(CONSTANTS, eight_bit_share=1.0)
     full, half = (seconds(builders.degrees(), Program(precision=precision), fast) for precision in ("bf16", "fp8"))
-    products = 3 * 8 * layer_forward(SHAPE, builders.degrees(), attention="fused", layer=0).products / 1e14
+    products = 3 * 8 * layer_forward(SHAPE, builders.degrees(), attention="flash2", layer=0).products / 1e14
     assert full.seconds - half.seconds == pytest.approx(products / 2, rel=1e-9)  # type: ignore[attr-defined]
 
 
@@ -352,9 +343,9 @@ def test_power_limits_blackwell_in_16_bits_and_not_in_8() -> None:
 
 def test_norms_and_sums_move_as_many_bytes_backward_as_forward() -> None:
     """22 h bytes a token of 22 h + 16 h are the stream's: twice the whole less the stream."""
-    forward = layer_forward(SHAPE, builders.degrees(), attention="fused", layer=0)
+    forward = layer_forward(SHAPE, builders.degrees(), attention="flash2", layer=0)
     assert forward.stream == 22 * 1024 * 1024
-    assert backward(forward, attention="fused").nbytes == 2 * forward.nbytes - forward.stream
+    assert backward(forward, attention="flash2").nbytes == 2 * forward.nbytes - forward.stream
 
 
 def test_cards_of_few_watts_sustain_less_of_their_peak() -> None:

@@ -7,16 +7,9 @@ import pytest
 from tests import builders
 from tests.unit.pricing.analytical.test_step_time import CONSTANTS, DEVICE, SHAPE, link
 
+from trimaran.pricing.analytical.layers import backward, layer_forward, parameter_count
 from trimaran.pricing.analytical.memory import host_bytes, overlap_bytes, rank_memory
-from trimaran.pricing.analytical.shapes import parameter_count
-from trimaran.pricing.analytical.step_time import (
-    Program,
-    TransformerStep,
-    backward,
-    layer_forward,
-    least_seconds,
-    transformer_step,
-)
+from trimaran.pricing.analytical.step_time import Program, TransformerStep, least_seconds, transformer_step
 from trimaran.program.strategy import Degrees, Recomputed
 
 EXPERTS = replace(SHAPE, experts=builders.experts(count=8, active=2, ffn=4096))
@@ -116,8 +109,8 @@ def test_schedules_fill_their_pipelines_as_published() -> None:
         for name in ("1f1b", "zero-bubble", "dualpipe", "dualpipev")
     }
     one = found["1f1b"].compute_s / 16
-    forward = layer_forward(shape, plain, attention="fused", layer=0)
-    back = backward(forward, attention="fused")
+    forward = layer_forward(shape, plain, attention="flash2", layer=0)
+    back = backward(forward, attention="flash2")
     weights = 2 * forward.products / 1e14
     share = 2 * (back.products + back.attention) / 1e14
     assert one == pytest.approx(2 * (forward.products + forward.attention) / 1e14 + share, rel=1e-9)
