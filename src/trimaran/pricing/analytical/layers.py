@@ -186,7 +186,12 @@ def operations(
     # A kernel that is not fused computes all pairs and masks them.
     spanned = attended_tokens(shape, layer) if fused else float(shape.sequence)
     spanned *= 0.5 if fused and shape.head == "causal" else 1.0
-    return _operations(shape, degrees.tp, degrees.sequence_parallel, sparse, spread, spanned, fused, apart, eager)
+    kernel = spanned, fused, apart
+    return _operations(shape, degrees.tp, degrees.sequence_parallel, sparse, spread, kernel, eager)
+
+
+_Kernel = tuple[float, bool, bool]
+"""Of attention: tokens that a token attends to, whether one kernel does all, and whether its softmax is many."""
 
 
 @functools.lru_cache(maxsize=8192)
@@ -196,22 +201,14 @@ def _operations(
     sequence_parallel: bool,
     sparse: bool,
     spread: tuple[int, int],
-    spanned: float,
-    fused: bool,
-    apart: bool,
+    kernel: _Kernel,
     eager: Eager | None,
 ) -> tuple[Operation, ...]:
     shared = tp if sequence_parallel else 1
-    stream, norms, heads = shape.hidden / shared, shape.norms, shape.heads // tp
+    stream, norms = shape.hidden / shared, shape.norms
     inputs = (1 if shape.parallel else 2) + max(0, norms - 2)
     wide = 4 * inputs * stream if eager and eager.wide_norms and not shape.centred_norm else 0.0
-    if shape.latent is None:
-        rows, queries = _attention_inputs(shape, tp, eager)
-        output = queries
-    else:
-        rows, queries = _latent_inputs(shape, shape.latent, tp)
-        output = heads * shape.latent.value_size
-    pairs = 0 if fused else heads * shape.sequence
+    attention, output = _attention(shape, tp, kernel, eager)
     return (
         Operation("input", "stream", kept=stream, host=(1.0, 0.0, 0.0)),
         # Two norms before sub-layers, or two after them, have an output each that a product or the stream keeps.
@@ -223,20 +220,7 @@ def _operations(
             read=min(2, norms) * (shape.hidden if eager else stream),
             fixed=2 * norms * _STATISTIC / shared + wide,
         ),
-        *rows,
-        # Products alone leave scores to be scaled, masked and normalized (2 + 2 bytes of each; backward 4 + 2) and
-        # dropped out (2 + 3; 3 + 2): 20 in all three passes; three times 20 more where the kernel that does the first
-        # three at once cannot run, for the same in 32 bits, one after another.
-        Operation(
-            *("attention", "attention", _CORE),
-            scales=heads if shape.sinks and shape.latent is None else 0,
-            attention=4.0 * spanned * queries,
-            moved=(20 / 3 + (20 if apart else 0)) * pairs,
-            kept=pairs * (1 + shape.attention_dropout),
-            fixed=heads * _STATISTIC if fused else pairs * shape.attention_dropout,
-            host=(0.0, float(apart), 0.0),
-        ),
-        Operation("second copy", "attention", _CORE | _SECOND, kept=output if fused and not eager else 0),
+        *attention,
         Operation(
             *("output", "attention"),
             n=shape.hidden,
@@ -257,6 +241,36 @@ def _operations(
             fixed=2 * stream if shape.hidden_dropout else 0.0,
         ),
     )
+
+
+def _attention(
+    shape: TransformerShape, tp: int, kernel: _Kernel, eager: Eager | None
+) -> tuple[tuple[Operation, ...], int]:
+    """Rows from the norm before attention to its output, and channels of that."""
+    (spanned, fused, apart), heads = kernel, shape.heads // tp
+    if shape.latent is None:
+        rows, queries = _attention_inputs(shape, tp, eager)
+        output = queries
+    else:
+        rows, queries = _latent_inputs(shape, shape.latent, tp)
+        output = heads * shape.latent.value_size
+    pairs = 0 if fused else heads * shape.sequence
+    return (
+        *rows,
+        # Products alone leave scores to be scaled, masked and normalized (2 + 2 bytes of each; backward 4 + 2) and
+        # dropped out (2 + 3; 3 + 2): 20 in all three passes; three times 20 more where the kernel that does the first
+        # three at once cannot run, for the same in 32 bits, one after another.
+        Operation(
+            *("attention", "attention", _CORE),
+            scales=heads if shape.sinks and shape.latent is None else 0,
+            attention=4.0 * spanned * queries,
+            moved=(20 / 3 + (20 if apart else 0)) * pairs,
+            kept=pairs * (1 + shape.attention_dropout),
+            fixed=heads * _STATISTIC if fused else pairs * shape.attention_dropout,
+            host=(0.0, float(apart), 0.0),
+        ),
+        Operation("second copy", "attention", _CORE | _SECOND, kept=output if fused and not eager else 0),
+    ), output
 
 
 def _attention_inputs(shape: TransformerShape, tp: int, eager: Eager | None) -> tuple[tuple[Operation, ...], int]:
