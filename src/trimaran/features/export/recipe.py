@@ -262,6 +262,8 @@ def special_parts(shape: TransformerShape) -> tuple[str, ...]:
         "windows of attention": any(shape.windows),
         "sinks of attention": shape.sinks,
         "latent attention": shape.latent is not None,
+        "linear attention": shape.linear is not None,
+        "gates of attention's output": shape.output_gate,
         "experts": experts is not None,
         "experts with biases": experts is not None and bool(shape.biases & {"feed_forward", "router"}),
         "shared experts": experts is not None and experts.shared_ffn > 0,

@@ -28,6 +28,7 @@ from trimaran.pricing.analytical.shapes import (
     Biased,
     Experts,
     LatentAttention,
+    LinearAttention,
     TransformerShape,
 )
 
@@ -438,6 +439,15 @@ FAMILIES: Mapping[str, _Family] = {
         bias_keys=_ATTENTION,
         query_key_norm="head",
         windows="late",
+    ),
+    "qwen3_next": _Family(
+        defaults=_figures(2048, 5632, 48, 16, 2, 151936, 32768, head_dim=256, attention_bias=False)
+        | _experts(512, 10, 512, 512, **_SPARSE)
+        | {"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4}
+        | {"linear_key_head_dim": 128, "linear_value_head_dim": 128, "full_attention_interval": 4},
+        shape={**_RMS, "output_gate": True},
+        query_key_norm="head",
+        needs={"attention_bias": False},
     ),
     "qwen3_moe": _Family(
         defaults=_figures(
@@ -953,6 +963,7 @@ def _shape(family: _Family, found: dict[str, Any], asked: int | None) -> Transfo
         "attention_dropout": drops[1],
         "experts": _experts_of(found, layers) if family.experts else None,
         "latent": _latent(found) if family.latent else None,
+        "linear": _linear(found, layers) if "linear_num_key_heads" in family.defaults else None,
         "prediction_layers": _count({"num_nextn_predict_layers": 0, **found}, "num_nextn_predict_layers", least=0),
         "head": found.get("head", "causal"),
     }
@@ -982,7 +993,7 @@ def _experts_of(found: Values, layers: int) -> Experts | None:
         shared_ffn=shared,
         dense_layers=max(dense, len(plain)),
         every=every,
-        shared_gate=shared > 0 and found.get("model_type") == "qwen2_moe",
+        shared_gate=shared > 0 and found.get("model_type") in ("qwen2_moe", "qwen3_next"),
     )
     return experts if any(layer >= experts.dense_layers for layer in range(every - 1, layers, every)) else None
 
@@ -994,6 +1005,22 @@ def _latent(found: Values) -> LatentAttention:
         head_size=_count(found, "qk_nope_head_dim"),
         rotary_size=_count(found, "qk_rope_head_dim"),
         value_size=_count(found, "v_head_dim"),
+    )
+
+
+def _linear(found: Values, layers: int) -> LinearAttention:
+    every, kinds = _count(found, "full_attention_interval"), found.get("layer_types")
+    if kinds is not None:
+        every = [*kinds, "full_attention"].index("full_attention") + 1
+        if [kind == "full_attention" for kind in kinds] != [(layer + 1) % every == 0 for layer in range(layers)]:
+            raise _unknown("layer_types", kinds, "ordinary attention in every n-th layer of the stack")
+    return LinearAttention(
+        key_heads=_count(found, "linear_num_key_heads"),
+        value_heads=_count(found, "linear_num_value_heads"),
+        key_size=_count(found, "linear_key_head_dim"),
+        value_size=_count(found, "linear_value_head_dim"),
+        kernel=_count(found, "linear_conv_kernel_dim"),
+        every=every,
     )
 
 

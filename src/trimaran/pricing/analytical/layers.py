@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from trimaran.pricing.analytical.shapes import (
     Experts,
     LatentAttention,
+    LinearAttention,
     TransformerShape,
     alike_on_stage_of,
     embedding_elements,
@@ -186,12 +187,12 @@ def operations(
     # A kernel that is not fused computes all pairs and masks them.
     spanned = attended_tokens(shape, layer) if fused else float(shape.sequence)
     spanned *= 0.5 if fused and shape.head == "causal" else 1.0
-    kernel = spanned, fused, apart
+    kernel = spanned, fused, apart, shape.is_linear(layer)
     return _operations(shape, degrees.tp, degrees.sequence_parallel, sparse, spread, kernel, eager)
 
 
-_Kernel = tuple[float, bool, bool]
-"""Of attention: tokens that a token attends to, whether one kernel does all, and whether its softmax is many."""
+_Kernel = tuple[float, bool, bool, bool]
+"""Of attention: tokens that a token attends to; whether one kernel does all, its softmax is many, it is linear."""
 
 
 @functools.lru_cache(maxsize=8192)
@@ -247,7 +248,9 @@ def _attention(
     shape: TransformerShape, tp: int, kernel: _Kernel, eager: Eager | None
 ) -> tuple[tuple[Operation, ...], int]:
     """Rows from the norm before attention to its output, and channels of that."""
-    (spanned, fused, apart), heads = kernel, shape.heads // tp
+    (spanned, fused, apart, is_linear), heads = kernel, shape.heads // tp
+    if shape.linear is not None and is_linear:
+        return _delta_rule(shape, shape.linear, tp)
     if shape.latent is None:
         rows, queries = _attention_inputs(shape, tp, eager)
         output = queries
@@ -276,17 +279,19 @@ def _attention(
 def _attention_inputs(shape: TransformerShape, tp: int, eager: Eager | None) -> tuple[tuple[Operation, ...], int]:
     """Rows before attention, and channels of its queries."""
     queries, keys = query_size(shape, tp), key_size(shape, tp)
+    gates = queries * shape.output_gate
     scales = {"head": 2 * shape.head_size * (1 + shape.centred_norm), "whole": queries + keys}
     return (
         Operation(
             *("queries, keys, values", "inputs"),
-            n=queries + 2 * keys,
+            n=queries + gates + 2 * keys,
             k=shape.hidden,
-            scales=queries + 2 * keys if "qkv" in shape.biases else 0,
+            scales=queries + gates + 2 * keys if "qkv" in shape.biases else 0,
             keeps=1.0,
             # Queries and values: products are of queries, keys, values.
-            second=(queries + keys) / (queries + 2 * keys),
+            second=(queries + gates + keys) / (queries + gates + 2 * keys),
         ),
+        Operation("output gate", "inputs", _SECOND, moved=6 * gates, kept=gates),
         Operation(
             *("norms of queries and keys", "inputs", _SECOND),
             scales=scales.get(shape.query_key_norm or "", 0),
@@ -329,6 +334,37 @@ def _latent_inputs(shape: TransformerShape, latent: LatentAttention, tp: int) ->
             kept=2 * queries,
         ),
     ), queries
+
+
+def _delta_rule(shape: TransformerShape, linear: LinearAttention, tp: int) -> tuple[tuple[Operation, ...], int]:
+    """Rows of linear attention, and channels of its output.
+
+    In chunks of c = 64 tokens a head has the products of keys with keys and queries (2 c k each), of their inverse with
+    keys and values, of scores with values (2 c (k + 2 v)), and of the state with keys, queries and values (6 k v).
+
+    Source:
+        Yang et al., "Gated Delta Networks", ICLR 2025, section 3.3; fla-org/flash-linear-attention, gated_delta_rule.
+    """
+    heads, keys = linear.value_heads // tp, linear.key_heads * linear.key_size // tp
+    k, v, values = linear.key_size, linear.value_size, heads * linear.value_size
+    mixed = 2 * keys + values
+    flops = 2 * _CHUNK * (3 * k + 2 * v) + 6 * k * v
+    return (
+        Operation("queries, keys, values, gates", "inputs", n=mixed + values + 2 * heads, k=shape.hidden, keeps=1.0),
+        Operation(*("convolution", "inputs", _SECOND), scales=mixed * linear.kernel, moved=4 * mixed, kept=mixed),
+        Operation(
+            *("delta rule", "attention", _CORE),
+            scales=2 * heads,
+            attention=heads * flops,
+            kept=heads * _CHUNK,
+            fixed=2 * heads * _STATISTIC,
+        ),
+        Operation(*("gated norm", "attention", _SECOND), scales=v, moved=6 * values, kept=values),
+    ), values
+
+
+_CHUNK = 64
+"""Tokens that linear attention computes at once."""
 
 
 def _network(

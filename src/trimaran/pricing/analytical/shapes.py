@@ -39,6 +39,27 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinearAttention:
+    """A gated delta rule in place of attention, whose state is of a fixed size, in all layers but every n-th.
+
+    Attributes:
+        key_heads: of queries, and of keys
+        value_heads: of values; several share one of keys
+        key_size: of each head of queries and keys
+        value_size: of each head of values
+        kernel: tokens of the convolution before it
+        every: one layer of so many has ordinary attention
+    """
+
+    key_heads: int
+    value_heads: int
+    key_size: int
+    value_size: int
+    kernel: int
+    every: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
     """Feed-forward networks; each token is routed to a few of them.
 
@@ -131,6 +152,8 @@ class TransformerShape:
         attention_dropout: dropout of attention's probabilities
         experts: in place of feed-forward networks
         latent: in place of ordinary attention
+        linear: in place of attention in most layers
+        output_gate: attention's output is multiplied by a gate that is as wide
         prediction_layers: modules after the stack that each predict one token further ahead (MTP): a projection of
             two states to one, a layer as the last of the stack, three norms, and another pass of the head
         head: layers after the stack: "causal" (products with the vocabulary), "masked_tokens" (one dense layer before),
@@ -165,6 +188,8 @@ class TransformerShape:
     attention_dropout: bool = False
     experts: Experts | None = None
     latent: LatentAttention | None = None
+    linear: LinearAttention | None = None
+    output_gate: bool = False
     prediction_layers: int = 0
     head: Literal["causal", "masked", "masked_tokens"] = "causal"
 
@@ -185,6 +210,10 @@ class TransformerShape:
         """
         experts = self.experts
         return experts is not None and layer >= experts.dense_layers and (layer + 1) % experts.every == 0
+
+    def is_linear(self, layer: int) -> bool:
+        """Whether a layer has linear attention."""
+        return self.linear is not None and (layer + 1) % self.linear.every != 0
 
     def window(self, layer: int) -> int:
         """Tokens that a token of a layer attends to at most, itself included; 0: all before it.
@@ -282,7 +311,7 @@ def head_elements(shape: TransformerShape, tensor: int = 1) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def layer_kinds(shape: TransformerShape, chunks: tuple[range, ...]) -> tuple[tuple[int, int], ...]:
-    """Kinds of layers in chunks of the stack: with or without experts, and by windows of attention.
+    """Kinds of layers in chunks of the stack: with or without experts, by windows of attention, and by its kind.
 
     Args:
         shape: the network
@@ -306,10 +335,9 @@ def layer_kinds(shape: TransformerShape, chunks: tuple[range, ...]) -> tuple[tup
 
 @functools.lru_cache(maxsize=64)
 def _first_of_kind(shape: TransformerShape) -> tuple[int, ...]:
-    known: dict[tuple[bool, int], int] = {}
-    return tuple(
-        known.setdefault((shape.has_experts(layer), shape.window(layer)), layer) for layer in range(shape.layers)
-    )
+    known: dict[tuple[bool, int, bool], int] = {}
+    kinds = ((shape.has_experts(layer), shape.window(layer), shape.is_linear(layer)) for layer in range(shape.layers))
+    return tuple(known.setdefault(kind, layer) for layer, kind in enumerate(kinds))
 
 
 PADDING = 128

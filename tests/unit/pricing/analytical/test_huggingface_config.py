@@ -144,6 +144,7 @@ def test_drawn_networks_have_as_many_parameters_as_their_models(kind: str) -> No
         ("deepseek-v3", 671.0, 37.6),  # DeepSeek-V3's report: 671 and 37, the embedding not counted
         ("mixtral:8x7b", 46.7, 12.9),
         ("qwen3:235b-a22b", 235.1, 22.2),
+        ("qwen3:next-80b-a3b", 79.7, 3.9),  # its card: 80 and 3, the embedding not counted
         ("gpt-oss:120b", 116.8, 5.7),
         ("nemotron-4:340b", 341.0, 341.0),
         ("grok-1", 315.7, 83.8),
@@ -249,6 +250,14 @@ def test_vocabularies_are_padded_on_ranks_and_not_in_counts() -> None:
     ("values", "code"),
     [
         ({"model_type": "mamba2"}, "shape.unknown-model-type"),
+        (
+            {
+                "model_type": "qwen3_next",
+                "num_hidden_layers": 4,
+                "layer_types": ["full_attention", "linear_attention"] * 2,
+            },
+            "shape.unknown-figure",
+        ),
         ({"model_type": "t5", "is_encoder_decoder": True}, "shape.two-stacks"),
         ({"model_type": "llama", "hidden_act": "snake"}, "shape.unknown-activation"),
         (

@@ -7,6 +7,7 @@ from tests import builders
 
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Bandwidth, Peak
+from trimaran.pricing.analytical.huggingface_config import shape_of_configuration
 from trimaran.pricing.analytical.layers import PassWork, Product, backward, layer_forward, parameter_count
 from trimaran.pricing.analytical.shapes import gpt_shape
 from trimaran.pricing.analytical.step_time import Program, head_forward, least_seconds, step_constants, transformer_step
@@ -353,3 +354,22 @@ def test_cards_of_few_watts_sustain_less_of_their_peak() -> None:
     constants = step_constants()
     share = constants.share("bf16", find_device("l4")) / constants.share("bf16", find_device("l40s"))
     assert share == pytest.approx((72 / 121 / (350 / 362)) ** 0.5, rel=0.01)
+
+
+def test_linear_attention_takes_each_token_as_much_work_and_memory_in_any_sequence() -> None:
+    """Qwen3-Next: three layers of four, whose products and states do not grow; the fourth's attention does."""
+    attention = {
+        sequence: [
+            layer_forward(
+                shape_of_configuration({"model_type": "qwen3_next"}, sequence=sequence).shape,
+                builders.degrees(),
+                attention="flash2",
+                layer=layer,
+            ).attention
+            / sequence
+            for layer in (0, 3)
+        ]
+        for sequence in (4096, 65536)
+    }
+    assert attention[4096][0] == attention[65536][0] == 32 * (2 * 64 * 5 * 128 + 6 * 128**2)
+    assert attention[65536][1] == 16 * attention[4096][1] == 2 * 65536 * 16 * 256
