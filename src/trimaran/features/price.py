@@ -6,7 +6,7 @@ the price by which `plan` compares the same strategy with others.
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trimaran.base.errors import InputError, TrimaranError
@@ -102,7 +102,7 @@ class PricedStrategy:
     def memory_parts(self) -> dict[str, int]:
         """Memory of the rank that needs most, by part [bytes]."""
         memory = self.candidate.memory
-        return {one.name: getattr(memory, one.name) for one in fields(memory) if one.name != "stage"}
+        return {name: nbytes for name, nbytes in memory._asdict().items() if name != "stage"}
 
     @property
     def tokens_per_s(self) -> float:

@@ -15,7 +15,7 @@ Source:
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -248,17 +248,25 @@ def obstacle(shape: TransformerShape, strategy: Strategy) -> str:
 
 
 def _obstacles(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
-    yield from _of_layers(shape, strategy)
+    yield from _told(_of_layers(shape, strategy))
     yield from schedule_obstacles(strategy)
     yield from expert_obstacles(shape, strategy)
-    yield from _of_replicas(strategy)
+    yield from _told(_of_replicas(strategy))
     for reason in tensor_obstacle(shape, strategy.tp):
         possible = [each for each in range(1, shape.heads + 1) if not any(tensor_obstacle(shape, each))]
         yield f"{reason}: take tp of {', '.join(map(str, possible))}"
     sizes: dict[Axis, int] = {"tp": strategy.tp, "cp": strategy.cp, "dp": strategy.dp, "pp": strategy.pp}
     for name in missing_from_order(strategy.rank_order, sizes):
         yield f"the order of ranks leaves {name} out"
-    yield from _of_context(shape, strategy)
+    yield from _told(_of_context(shape, strategy))
+
+
+_Cases = Mapping[str, bool]
+"""What can be wrong, by what is said of it."""
+
+
+def _told(cases: _Cases) -> Iterator[str]:
+    return (reason for reason, is_so in cases.items() if is_so)
 
 
 def tensor_obstacle(shape: TransformerShape, tensor: int) -> Iterator[str]:
@@ -267,33 +275,29 @@ def tensor_obstacle(shape: TransformerShape, tensor: int) -> Iterator[str]:
         yield "heads or inner channels do not divide over tensor-parallel ranks"
 
 
-def _of_context(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
-    if strategy.cp > 1 and shape.sequence % (2 * strategy.cp):
-        yield (
-            f"{shape.sequence} tokens do not divide over cp{strategy.cp}, of which each rank has two equal parts: take "
-            "another cp, or another --sequence"
-        )
-    if strategy.ulysses and strategy.cp == 1:
-        yield "ulysses shares a sequence: it takes cp2 or more"
-    # Heads of keys and values may be fewer than ranks: they are then copied.
-    if strategy.ulysses and (shape.heads // strategy.tp) % strategy.cp:
-        yield f"{shape.heads // strategy.tp} heads of a rank do not divide over cp{strategy.cp} ulysses"
+def _of_context(shape: TransformerShape, strategy: Strategy) -> _Cases:
+    cp, heads = strategy.cp, shape.heads // strategy.tp
+    return {
+        f"{shape.sequence} tokens do not divide over cp{cp}, of which each rank has two equal parts: take another cp, "
+        "or another --sequence": cp > 1 and shape.sequence % (2 * cp) > 0,
+        "ulysses shares a sequence: it takes cp2 or more": strategy.ulysses and cp == 1,
+        # Heads of keys and values may be fewer than ranks: they are then copied.
+        f"{heads} heads of a rank do not divide over cp{cp} ulysses": strategy.ulysses and heads % cp > 0,
+    }
 
 
-def _of_layers(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
-    segments = strategy.pp * strategy.chunks
-    if segments > shape.layers:
-        yield f"{segments} segments (stages times chunks) are more than the {shape.layers} layers"
-    if strategy.segment_layers and (
-        len(strategy.segment_layers) != segments or sum(strategy.segment_layers) != shape.layers
-    ):
-        yield (
-            f"layers of {len(strategy.segment_layers)} segments, {sum(strategy.segment_layers)} in all, and there are "
-            f"{segments} segments of {shape.layers} layers"
+def _of_layers(shape: TransformerShape, strategy: Strategy) -> _Cases:
+    segments, said = strategy.pp * strategy.chunks, strategy.segment_layers
+    largest = max(said, default=-(-shape.layers // segments))
+    return {
+        f"{segments} segments (stages times chunks) are more than the {shape.layers} layers": segments > shape.layers,
+        f"layers of {len(said)} segments, {sum(said)} in all, and there are {segments} segments of {shape.layers} "
+        "layers": bool(said) and (len(said), sum(said)) != (segments, shape.layers),
+        f"recompute:{strategy.recompute_layers} of segments that have {largest} layers": (
+            strategy.recompute_layers or 0
         )
-    largest = max(strategy.segment_layers, default=-(-shape.layers // segments))
-    if strategy.recompute_layers is not None and strategy.recompute_layers > largest:
-        yield f"recompute:{strategy.recompute_layers} of segments that have {largest} layers"
+        > largest,
+    }
 
 
 def schedule_obstacles(strategy: Strategy) -> Iterator[str]:
@@ -303,23 +307,34 @@ def schedule_obstacles(strategy: Strategy) -> Iterator[str]:
         NVIDIA/Megatron-LM, arguments.py, for chunks; deepseek-ai/DualPipe, dualpipe.py and dualpipev.py: an even number
         of stages, twice as many microbatches at least, and an even number of them from both ends.
     """
-    if strategy.pp == 1:
-        if strategy.chunks > 1 or strategy.schedule not in ("1f1b", "gpipe"):
-            yield "one stage has no schedule and no chunks: take pp2 or more"
-        return
-    if (strategy.schedule == "interleaved") != (strategy.chunks > 1):
-        yield "several chunks a stage are interleaved, and interleaved stages have several chunks (vp2 or more)"
-    if strategy.schedule == "zero-bubble" and "layers" in strategy.recomputed:
-        yield "zero-bubble keeps what gradients of weights need, which recomputed layers do not have"
-    if strategy.schedule == "dualpipe" and (strategy.pp % 2 or strategy.microbatches % 2):
-        yield "dualpipe has an even number of stages, and of microbatches"
-    if strategy.schedule in ("dualpipe", "dualpipev") and strategy.microbatches < 2 * strategy.pp:
-        yield f"{strategy.schedule} of {strategy.pp} stages takes {2 * strategy.pp} microbatches or more"
-    group, most = strategy.microbatch_group or strategy.pp, strategy.microbatches
-    if strategy.chunks > 1 and not (strategy.pp <= group <= most and _is_filled(strategy.pp, most, group)):
-        least = microbatch_group(strategy.pp, most)
-        instead = f"say group{least}" if least else "take fewer stages, or more microbatches"
-        yield f"{most} microbatches in groups of {group} do not fill {strategy.pp} stages of several chunks: {instead}"
+    schedule, stages, chunks, most = strategy.schedule, strategy.pp, strategy.chunks, strategy.microbatches
+    if stages == 1:
+        return _told(
+            {
+                "one stage has no schedule and no chunks: take pp2 or more": chunks > 1
+                or schedule not in ("1f1b", "gpipe")
+            }
+        )
+    group, least = strategy.microbatch_group or stages, microbatch_group(stages, most)
+    return _told(
+        {
+            "several chunks a stage are interleaved, and interleaved stages have several chunks (vp2 or more)": (
+                schedule == "interleaved"
+            )
+            != (chunks > 1),
+            "zero-bubble keeps what gradients of weights need, which recomputed layers do not have": schedule
+            == "zero-bubble"
+            and "layers" in strategy.recomputed,
+            "dualpipe has an even number of stages, and of microbatches": schedule == "dualpipe"
+            and (stages % 2 or most % 2) > 0,
+            f"{schedule} of {stages} stages takes {2 * stages} microbatches or more": schedule
+            in ("dualpipe", "dualpipev")
+            and most < 2 * stages,
+            f"{most} microbatches in groups of {group} do not fill {stages} stages of several chunks: "
+            + (f"say group{least}" if least else "take fewer stages, or more microbatches"): chunks > 1
+            and not (stages <= group <= most and _is_filled(stages, most, group)),
+        }
+    )
 
 
 @functools.cache
@@ -348,26 +363,24 @@ def _is_filled(stages: int, microbatches: int, group: int) -> bool:
 
 def expert_obstacles(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
     """Why the ranks of a stage cannot have the experts of a layer."""
-    experts = shape.experts
+    experts, ep, etp = shape.experts, strategy.ep, strategy.expert_ranks
     if experts is None:
-        if strategy.ep > 1 or strategy.expert_tp not in (None, 1, strategy.tp):
-            yield "the network has no experts: leave ep and etp out"
-        return
+        is_spread = ep > 1 or strategy.expert_tp not in (None, 1, strategy.tp)
+        return _told({"the network has no experts: leave ep and etp out": is_spread})
     ranks = strategy.tp * strategy.cp * strategy.dp
-    if experts.count % strategy.ep:
-        yield f"{experts.count} experts do not divide over ep{strategy.ep}"
-    if ranks % (strategy.ep * strategy.expert_ranks):
-        yield f"ep{strategy.ep} · etp{strategy.expert_ranks} does not divide the {ranks} ranks of a stage"
-    if experts.ffn % strategy.expert_ranks:
-        yield f"{experts.ffn} inner channels of an expert do not divide over etp{strategy.expert_ranks}"
+    return _told(
+        {
+            f"{experts.count} experts do not divide over ep{ep}": experts.count % ep > 0,
+            f"ep{ep} · etp{etp} does not divide the {ranks} ranks of a stage": ranks % (ep * etp) > 0,
+            f"{experts.ffn} inner channels of an expert do not divide over etp{etp}": experts.ffn % etp > 0,
+        }
+    )
 
 
-def _of_replicas(strategy: Strategy) -> Iterator[str]:
-    share = strategy.shard_ranks
-    if share is None:
-        return
-    ranks = strategy.dp * strategy.cp
-    if strategy.zero == 0:
-        yield f"hsdp{share} says who shares sharded state: it takes zero1, zero2 or zero3"
-    elif ranks % share:
-        yield f"hsdp{share} does not divide the {ranks} ranks of dp · cp"
+def _of_replicas(strategy: Strategy) -> _Cases:
+    share, ranks = strategy.shard_ranks or 1, strategy.dp * strategy.cp
+    return {
+        f"hsdp{share} says who shares sharded state: it takes zero1, zero2 or zero3": strategy.shard_ranks is not None
+        and strategy.zero == 0,
+        f"hsdp{share} does not divide the {ranks} ranks of dp · cp": strategy.zero > 0 and ranks % share > 0,
+    }

@@ -264,7 +264,7 @@ def with_buffers(
     if usual:
         buffers, share = sum(COMMUNICATOR_BYTES) // 2, sum(_FRAGMENTS) / 2
     moved = memory.activations + memory.transient
-    return replace(memory, buffers=_groups(degrees) * buffers, fragments=int(share * moved))
+    return memory._replace(buffers=_groups(degrees) * buffers, fragments=int(share * moved))
 
 
 def need_of(memory: RankMemory, degrees: Degrees) -> Need:

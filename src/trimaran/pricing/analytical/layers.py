@@ -503,6 +503,7 @@ def elements(table: Iterable[Operation]) -> tuple[int, int]:
     return dense, experts
 
 
+@functools.lru_cache(maxsize=1024)
 def layer_elements(shape: TransformerShape, layer: int, *, tensor: int = 1) -> int:
     """Elements of a layer on one of `tensor` ranks, experts not included."""
     return elements(operations(shape, Degrees(tp=tensor), layer))[0]

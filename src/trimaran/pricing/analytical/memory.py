@@ -222,8 +222,7 @@ class Bookkeeping:
         return replace(self, gradient_bytes=gradient, optimizer_bytes=optimizer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankMemory:
+class RankMemory(NamedTuple):
     """Memory of a rank at its peak.
 
     Attributes:

@@ -1630,7 +1630,7 @@ def _of_stage(shape: TransformerShape, degrees: Degrees, stage: int, kernels: _K
         each = kernels.of_layer(shape, degrees, layer, again=again)
         device_s, host_s = device_s + number * each[0], host_s + number * each[1]
         held += number * layer_elements(shape, layer, tensor=degrees.tp)
-        calls += number * sum_count(shape, degrees, layer=layer, again=again)
+        calls += number * sum_count(shape, degrees, layer=layer, again=again) if degrees.tp > 1 else 0
     if last and shape.prediction_layers:
         held += shape.prediction_layers * elements(prediction_operations(shape, Degrees(tp=degrees.tp)))[0]
         again = _all_again(degrees)
