@@ -1175,7 +1175,6 @@ class Least:
     """
 
     problem: AnalyticalProblem
-    _known: dict[tuple[int | None, ...], float] = field(default_factory=dict)
 
     def of(self, box: Box) -> float:
         """No strategy of a box with a microbatch has a shorter step [s]."""
@@ -1216,14 +1215,8 @@ class Least:
         most: dict[int | None, int] = {}
         for count, share in _experts(problem, alone):
             most[share] = max(count, most.get(share, 1))
-        return min((self._seconds(alone, count, share) for share, count in most.items()), default=math.inf)
-
-    def _seconds(self, alone: Strategy, count: int, share: int | None) -> float:
-        key = alone.tp, alone.cp, alone.microbatch, count, share
-        if key not in self._known:
-            choice = Choice(count, share, False, frozenset())
-            self._known[key] = _least_alone(self._balanced, alone, choice, _On(), None)
-        return self._known[key]
+        choices = (Choice(count, share, False, frozenset()) for share, count in most.items())
+        return min((_least_alone(self._balanced, alone, choice, _On(), None) for choice in choices), default=math.inf)
 
     @cached_property
     def _balanced(self) -> AnalyticalProblem:
@@ -1258,33 +1251,24 @@ def _degrees(problem: AnalyticalProblem, pinned: int | None, name: str) -> tuple
 
 
 def _refused(problem: AnalyticalProblem, tensor: int, pipeline: int, context: int, data: int) -> str:
-    shape, pins = problem.shape, problem.pins
-    if pins.ep or pins.etp:
-        # What is not pinned divides best as 1.
-        spread = Strategy(tp=tensor, cp=context, dp=data, ep=pins.ep or 1, expert_tp=pins.etp or 1)
-        for reason in expert_obstacles(shape, spread):
-            return reason
-    if pins.dp not in (None, data) or (pins.rules_out("dp") and data > 1):
-        return "another number of replicas is asked for"
-    if problem.batch % data:
-        return "the batch does not divide over the replicas"
-    if pipeline > shape.layers:
-        return "more stages than layers"
-    if pins.chunks and pipeline * pins.chunks > shape.layers:
-        return f"{pins.chunks} chunks a stage are more segments than layers"
-    for reason in tensor_obstacle(shape, tensor):
-        return reason
+    shape, pins, least = problem.shape, problem.pins, f"less than {_LEAST_CONTEXT} tokens of a sequence on a rank"
     order = RANK_ORDER if pins.rank_order is None else pins.rank_order
     missing = missing_from_order(order, {"tp": tensor, "cp": context, "dp": data, "pp": pipeline})
-    if missing:
-        return f"the order of ranks leaves {missing[0]} out"
-    if tensor > problem.machine.node.devices and pins.tp is None:
-        return "tensor-parallel ranks on several nodes"
-    if context > 1 and pins.cp is None and shape.sequence // context < _LEAST_CONTEXT:
-        return f"less than {_LEAST_CONTEXT} tokens of a sequence on a rank"
-    if context > 1 and shape.sequence % (2 * context):
-        return "the sequence does not divide over the ranks"
-    return ""
+    # What is not pinned divides best as 1.
+    spread = Strategy(tp=tensor, cp=context, dp=data, ep=pins.ep or 1, expert_tp=pins.etp or 1)
+    cases = {
+        **dict.fromkeys(expert_obstacles(shape, spread) if pins.ep or pins.etp else (), True),
+        "another number of replicas is asked for": pins.dp not in (None, data) or (pins.rules_out("dp") and data > 1),
+        "the batch does not divide over the replicas": problem.batch % data > 0,
+        "more stages than layers": pipeline > shape.layers,
+        f"{pins.chunks} chunks a stage are more segments than layers": pipeline * (pins.chunks or 0) > shape.layers,
+        **dict.fromkeys(tensor_obstacle(shape, tensor), True),
+        f"the order of ranks leaves {''.join(missing[:1])} out": bool(missing),
+        "tensor-parallel ranks on several nodes": pins.tp is None and tensor > problem.machine.node.devices,
+        least: context > 1 and pins.cp is None and shape.sequence // context < _LEAST_CONTEXT,
+        "the sequence does not divide over the ranks": context > 1 and shape.sequence % (2 * context) > 0,
+    }
+    return next((reason for reason, is_so in cases.items() if is_so), "")
 
 
 def _experts(problem: AnalyticalProblem, strategy: Strategy) -> tuple[tuple[int, int | None], ...]:

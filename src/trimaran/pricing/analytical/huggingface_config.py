@@ -140,32 +140,33 @@ def _figures(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Families whose figures need arithmetic
+# Figures that follow from others
 
 
-def _square(values: dict[str, Any]) -> None:
-    """Feed-forward networks four times as wide as the stream, where nothing else is said."""
+def _complete(values: dict[str, Any]) -> None:
+    """What files of all families leave to be followed.
+
+    Feed-forward networks are four times as wide as the stream, and experts as wide as they; several shared experts are
+    one wide one; all heads of queries share one of keys, or each has one.
+    """
     if values["intermediate_size"] is None:
         values["intermediate_size"] = 4 * values["hidden_size"]
+    if "num_experts" in values and values.get("moe_intermediate_size") is None:
+        values["moe_intermediate_size"] = values["intermediate_size"]
+    if "n_shared_experts" in values:
+        values["shared_expert_intermediate_size"] = (values["n_shared_experts"] or 0) * values["moe_intermediate_size"]
+    if "multi_query" in values and not values.get("new_decoder_architecture"):
+        values["num_key_value_heads"] = 1 if values["multi_query"] else values["num_attention_heads"]
 
 
 def _falcon(values: dict[str, Any]) -> None:
-    """Falcon: heads of keys by two switches, and one or two norms of a parallel block."""
-    _square(values)
+    """Falcon: one or two norms of a parallel block."""
     new, norms = values["new_decoder_architecture"], values["num_ln_in_parallel_attn"]
-    if not new:
-        values["num_key_value_heads"] = 1 if values["multi_query"] else values["num_attention_heads"]
     values["parallel_norms"] = 2 if norms == 2 or (norms is None and new) else 1
 
 
-def _deepseek(values: dict[str, Any]) -> None:
-    """DeepSeek: several shared experts are one wide one."""
-    values["shared_expert_intermediate_size"] = values["n_shared_experts"] * values["moe_intermediate_size"]
-
-
 def _glm_moe(values: dict[str, Any]) -> None:
-    """GLM: as DeepSeek, and heads may be narrower than their share of the stream."""
-    _deepseek(values)
+    """GLM: heads may be narrower than their share of the stream."""
     if values["head_dim"] is None:
         values["head_dim"] = values["hidden_size"] // values["num_attention_heads"]
 
@@ -183,29 +184,14 @@ def _llama4(values: dict[str, Any]) -> None:
     values["decoder_sparse_step"] = step
 
 
-def _as_wide(values: dict[str, Any]) -> None:
-    """Experts as wide as the feed-forward network that they replace."""
-    values["moe_intermediate_size"] = values["intermediate_size"]
-
-
 def _ernie(values: dict[str, Any]) -> None:
-    """ERNIE 4.5: shared experts as DeepSeek's, and all layers from one on have experts, every n-th of them."""
-    values["shared_expert_intermediate_size"] = values["moe_num_shared_experts"] * values["moe_intermediate_size"]
-    values["first_k_dense_replace"] = values["moe_layer_start_index"]
-    values["decoder_sparse_step"] = values["moe_layer_interval"]
+    """ERNIE 4.5: all layers from one on have experts, every n-th of them."""
     if values["moe_layer_end_index"] not in (-1, values["num_hidden_layers"] - 1):
         raise _unknown("moe_layer_end_index", values["moe_layer_end_index"], "the last layer of the stack")
 
 
-def _bigcode(values: dict[str, Any]) -> None:
-    """GPT-BigCode: all heads of queries share one of keys, or each has one."""
-    _square(values)
-    values["num_key_value_heads"] = 1 if values["multi_query"] else values["num_attention_heads"]
-
-
 def _neo(values: dict[str, Any]) -> None:
     """GPT-Neo: kinds of attention by runs, such as [[["global", "local"], 12]]."""
-    _square(values)
     try:
         kinds = [kind for some, times in values["attention_types"] for kind in [*some] * times]
     except (TypeError, ValueError) as error:
@@ -213,13 +199,6 @@ def _neo(values: dict[str, Any]) -> None:
     names = {"global": "full_attention", "local": "sliding_attention"}
     values["layer_types"] = [names.get(kind, kind) for kind in kinds]
     values["sliding_window"] = values["window_size"]
-
-
-def _exaone(values: dict[str, Any]) -> None:
-    """EXAONE 4: a pattern may be written as letters, "LLLG"."""
-    pattern = values["sliding_window_pattern"]
-    if isinstance(pattern, str):
-        values["sliding_window_pattern"] = len(pattern)
 
 
 def _roberta(values: dict[str, Any]) -> None:
@@ -330,7 +309,6 @@ FAMILIES: Mapping[str, _Family] = {
         biases=LAYER_BIASES,
         drops=("resid_pdrop", "attn_pdrop"),
         needs={"add_cross_attention": False},
-        prepare=_square,
         positions=0,
     ),
     "gptj": _Family(
@@ -341,7 +319,6 @@ FAMILIES: Mapping[str, _Family] = {
         biases=frozenset({"feed_forward", "head"}),
         drops=("resid_pdrop", "attn_pdrop"),
         parallel_norms=1,
-        prepare=_square,
         is_bounded=True,
     ),
     "gpt_neox": _Family(
@@ -409,7 +386,6 @@ FAMILIES: Mapping[str, _Family] = {
         names={"num_experts": ("num_local_experts",)},
         shape=_RMS,
         windows="every",
-        prepare=_as_wide,
     ),
     "grok-1": _Family(
         # xai-org/grok-1, run.py: not of transformers; figures by Mixtral's names.
@@ -417,7 +393,6 @@ FAMILIES: Mapping[str, _Family] = {
         | _experts(8, 2),
         names={"num_experts": ("num_local_experts",)},
         shape={**_RMS, "norms": 4},
-        prepare=_as_wide,
     ),
     "qwen2": _Family(
         defaults=_figures(4096, 22016, 32, 32, 32, 151936, 32768, **_QWEN),
@@ -512,7 +487,6 @@ FAMILIES: Mapping[str, _Family] = {
         shape={"gated": True, "rotary": True},
         bias_keys={**_ATTENTION, "lm_head_bias": ("head",)},
         windows="every",
-        prepare=_as_wide,
     ),
     "falcon": _Family(
         defaults=_figures(4544, None, 32, 71, None, 65024, 2048, hidden_act="gelu", tie_word_embeddings=True)
@@ -539,7 +513,6 @@ FAMILIES: Mapping[str, _Family] = {
         shape=_RMS,
         bias_keys=_ATTENTION,
         needs={"mlp_bias": False, "moe_layer_freq": 1},
-        prepare=_deepseek,
     ),
     "deepseek_v3": _Family(
         defaults=_figures(7168, 18432, 61, 128, 128, 129280, 4096, attention_bias=False)
@@ -550,7 +523,6 @@ FAMILIES: Mapping[str, _Family] = {
         shape=_RMS,
         bias_keys=_ATTENTION,
         needs={"moe_layer_freq": 1},
-        prepare=_deepseek,
     ),
     "glm4_moe": _Family(
         defaults=_figures(4096, 10944, 46, 96, 8, 151552, 131072, attention_bias=False, use_qk_norm=False)
@@ -571,7 +543,6 @@ FAMILIES: Mapping[str, _Family] = {
         bias_keys=_ATTENTION,
         windows="period",
         period=2,
-        prepare=_as_wide,
     ),
     "nemotron": _Family(
         defaults=_figures(6144, 24576, 32, 48, None, 256000, 4096, hidden_act="relu2", attention_bias=False)
@@ -604,7 +575,6 @@ FAMILIES: Mapping[str, _Family] = {
         shape=_RMS,
         bias_keys=_ATTENTION,
         query_key_norm="whole",
-        prepare=_as_wide,
     ),
     "stablelm": _Family(
         defaults=_figures(2560, 6912, 32, 32, 32, 50304, 4096, use_qkv_bias=False, qk_layernorm=False)
@@ -656,7 +626,6 @@ FAMILIES: Mapping[str, _Family] = {
         biases=LAYER_BIASES,
         drops=("resid_pdrop", "attn_pdrop"),
         needs={"add_cross_attention": False},
-        prepare=_bigcode,
         positions=0,
     ),
     "gpt_neo": _Family(
@@ -720,7 +689,13 @@ FAMILIES: Mapping[str, _Family] = {
         defaults=_figures(2560, 12288, 28, 20, 4, 103424, 131072, tie_word_embeddings=True, use_bias=False)
         | _experts(64, 6, 1536, moe_num_shared_experts=2)
         | {"moe_layer_start_index": 1, "moe_layer_end_index": -1, "moe_layer_interval": 1},
-        names={"num_experts": ("moe_num_experts",), "num_experts_per_tok": ("moe_k",)},
+        names={
+            "num_experts": ("moe_num_experts",),
+            "num_experts_per_tok": ("moe_k",),
+            "n_shared_experts": ("moe_num_shared_experts",),
+            "first_k_dense_replace": ("moe_layer_start_index",),
+            "decoder_sparse_step": ("moe_layer_interval",),
+        },
         shape=_RMS,
         biases=frozenset({"router"}),
         needs={"use_bias": False},
@@ -738,21 +713,18 @@ FAMILIES: Mapping[str, _Family] = {
         query_key_norm="head",
         windows="period",
         period=4,
-        prepare=_exaone,
     ),
     "granitemoe": _Family(
         defaults=_figures(4096, 11008, 32, 32, None, 32000, 2048, attention_bias=False) | _experts(8, 2),
         names={"num_experts": ("num_local_experts",)},
         shape=_RMS,
         bias_keys=_ATTENTION,
-        prepare=_as_wide,
     ),
     "minimax_m2": _Family(
         defaults=_figures(3072, 1536, 62, 48, 8, 200064, 196608, head_dim=128) | _experts(256, 8),
         names={"num_experts": ("num_local_experts",)},
         shape=_RMS,
         query_key_norm="whole",
-        prepare=_as_wide,
     ),
 }
 """What is known of each model type of transformers, and of Grok-1."""
@@ -847,6 +819,7 @@ def _read(values: Values, sequence: int | None) -> Configured:
     if family.experts and found["num_experts_per_tok"] is None:
         found["num_experts_per_tok"] = family.defaults["num_experts_per_tok"]
         assumed.append(f"{found['num_experts_per_tok']} experts a token are assumed: num_experts_per_tok is null")
+    _complete(found)
     if family.prepare is not None:
         family.prepare(found)
     shape = _shape(family, found, sequence)
@@ -1055,7 +1028,9 @@ def _of_types(kinds: Sequence[object], tokens: int, layers: int) -> list[int]:
 def _sliding(family: _Family, found: Values, layers: int) -> list[bool]:
     every = range(layers)
     if family.windows == "period":
-        period = found.get("sliding_window_pattern") or family.period
+        pattern = found.get("sliding_window_pattern") or family.period
+        # EXAONE 4 may write it as letters, "LLLG".
+        period = len(pattern) if isinstance(pattern, str) else pattern
         return [(layer + 1) % period != 0 for layer in every]
     if family.windows == "late":
         return [layer >= found["max_window_layers"] for layer in every]
