@@ -48,7 +48,7 @@ class LinearAttention:
         key_size: of each head of queries and keys
         value_size: of each head of values
         kernel: tokens of the convolution before it
-        every: one layer of so many has ordinary attention
+        every: of this number of layers the last one has ordinary attention
     """
 
     key_heads: int
