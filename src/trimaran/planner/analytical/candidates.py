@@ -51,7 +51,7 @@ from trimaran.pricing.analytical.fits_device import Need, Reserve, admitted, nee
 from trimaran.pricing.analytical.layers import layer_forward, operations, prediction_operations, work
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, host_bytes, largest_rank
-from trimaran.pricing.analytical.programs import levels_of, recomputes_some_layers
+from trimaran.pricing.analytical.programs import framework_of
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     key_size,
@@ -876,7 +876,7 @@ def only_whole(problem: AnalyticalProblem, strategy: Strategy, zero: ZeroStage) 
     """
     if problem.pins.recompute is not None or problem.pins.rules_out("memory"):
         return True
-    if not recomputes_some_layers(problem.framework):
+    if not framework_of(problem.framework).some_layers:
         return True
     return zero == 0 and strategy.dp * strategy.cp > 1 and problem.pins.zero is None
 
@@ -1377,7 +1377,7 @@ def zero_levels(problem: AnalyticalProblem, strategy: Strategy) -> tuple[tuple[Z
     elif pins.rules_out("zero") or ranks == 1:
         tried = (0,)
     else:
-        tried = levels_of(problem.framework)
+        tried = framework_of(problem.framework).levels
     if pins.shard_ranks is not None:
         return tuple((zero, pins.shard_ranks) for zero in tried if zero and ranks % pins.shard_ranks == 0)
     found: list[tuple[ZeroStage, int | None]] = [(zero, None) for zero in tried]

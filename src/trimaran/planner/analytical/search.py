@@ -62,9 +62,7 @@ from trimaran.pricing.analytical.fits_device import WHOLE, Reserve, bookkeeping_
 from trimaran.pricing.analytical.layers import parameter_count
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.programs import (
-    is_tuned,
-    levels_of,
-    recomputes_some_layers,
+    framework_of,
     training_program,
     usual_year,
 )
@@ -163,7 +161,7 @@ def program_of(device: Device, precision: Precision, software: Software | None, 
     """
     software = assumed_software(device) if software is None else software
     # A year without its part is meant from its begin to its end, which counts where kernels are still learnt.
-    middle = 0.5 if software.year == int(software.year) and not is_tuned(software.framework) else 0.0
+    middle = 0.5 if software.year == int(software.year) and not framework_of(software.framework).tuned else 0.0
     return training_program(
         software.framework,
         software.year + middle,
@@ -194,7 +192,7 @@ def check_framework(framework: str, *, zero: ZeroStage | None, some_layers: bool
     Raises:
         InputError: with what it has
     """
-    known = levels_of(framework)
+    known = framework_of(framework).levels
     if zero is not None and zero not in known:
         *others, last = map(str, known)
         raise InputError(
@@ -203,7 +201,7 @@ def check_framework(framework: str, *, zero: ZeroStage | None, some_layers: bool
             software=framework,
             zero=zero,
         )
-    if some_layers and not recomputes_some_layers(framework):
+    if some_layers and not framework_of(framework).some_layers:
         raise InputError(
             f"{framework} recomputes all layers or none: take --recompute layers, selective or none, or other "
             "--software",

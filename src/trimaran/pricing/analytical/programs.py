@@ -148,33 +148,14 @@ def find_framework(text: str) -> Framework | None:
 
 
 @cache
-def levels_of(framework: str) -> tuple[ZeroStage, ...]:
-    """Levels of ZeRO that a framework has: of one that is not known all.
+def framework_of(text: str) -> Framework:
+    """The framework that a text names; of one that is not known, one that has all levels of ZeRO.
 
     Example:
-        >>> levels_of("megatron:2025"), levels_of("torchtitan")
+        >>> framework_of("megatron:2025").levels, framework_of("torchtitan").levels
         ((0, 1, 2, 3), (0, 2, 3))
     """
-    found = find_framework(framework)
-    return (0, 1, 2, 3) if found is None else found.levels
-
-
-@cache
-def recomputes_some_layers(framework: str) -> bool:
-    """Whether a framework can recompute some layers of a stage and keep others."""
-    found = find_framework(framework)
-    return found is None or found.some_layers
-
-
-def is_tuned(framework: str) -> bool:
-    """Whether a framework has the kernels of the device's maker.
-
-    Example:
-        >>> is_tuned("megatron"), is_tuned("fsdp")
-        (True, False)
-    """
-    found = find_framework(framework)
-    return found is not None and found.tuned
+    return find_framework(text) or Framework(name="", words=())
 
 
 def not_priced(framework: str) -> InputError:
