@@ -206,8 +206,9 @@ def _plainly(note: str) -> str:
 def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
     rows = [_mode(of), _loss(job, of), _batches(of), _samples(job, of), _gradients(of), _draws(of), _branches(of)]
     rows += [_buffers(of), _parameters(of), _optimizer(of)]
-    if of.metric in _METRICS:
-        rows.append(Seen(what="metric", found=_METRICS[of.metric], unusual=True))
+    if of.metric == "mean":
+        found = "a mean over parts of batches: outputs are too large to be gathered, or of other shapes in each"
+        rows.append(Seen(what="metric", found=found, unusual=True))
     if of.loss_parameters:
         held = set(of.optimizer.extra)
         not_held = [name for name in of.loss_parameters if f"{name} of the loss" not in held]
@@ -242,13 +243,6 @@ def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
     elif of.not_looked:
         rows.append(Seen(what="not looked at", found=of.not_looked, unusual=True))
     return rows
-
-
-_METRICS = {
-    "whole": "no mean over samples: computed over all outputs of an evaluation at once",
-    "parts": "no mean over samples, and outputs of the evaluation data cannot be put together",
-    "batch": "of outputs that depend on other samples of the batch, in evaluation mode too",
-}
 
 
 def _mode(of: Behaviour) -> Seen:

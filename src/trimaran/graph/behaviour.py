@@ -23,10 +23,9 @@ over what `Job.loss_weight` says; nothing that adds up over parts of a batch; th
 not looked at."""
 
 
-Metric = Literal["", "mean", "whole", "parts", "batch"]
-"""What `Job.metric` is: not looked at, or there is none; a mean over the samples; no mean, and computed over all
-evaluation data at once; no mean, of outputs that cannot be put together; of outputs for which the model looks at other
-samples of the batch."""
+Metric = Literal["", "gathered", "mean"]
+"""How `Job.metric` is computed: not looked at, or there is none; over the outputs of all evaluation data; as the mean
+over samples of the metrics of parts of batches, since outputs cannot be put together, or are too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +208,7 @@ class Behaviour:
         part_failed: how a part of a batch failed that as a whole did not; empty: none did
         inner_backward: gradients are computed inside the forward or the loss
         compiled: the factory returns a model that is compiled already
-        metric: what the metric of a batch is of those of its parts
+        metric: how that of an evaluation is computed; empty: there is none, or that is not known
         optimizer: what the optimizer does with its parameters
         precision: of the job
         accepted: the user has asked for plans that train something else, too
@@ -309,14 +308,14 @@ def typical_weight(job: Job) -> float:
 
 
 def weighed(job: Job, behaviour: Behaviour | None, *, splits: bool = True) -> Job:
-    """The job with the weight of its loss, and a metric that is no mean over all evaluation data, as it was found out.
+    """The job with the weight of its loss, as it was found out, and its metric over all evaluation data.
 
     Args:
         job: the job
         behaviour: what was seen of it; None: nobody has looked
         splits: parts of a batch are added up; the mean over a whole batch is what the loss says
     """
-    if behaviour is not None and behaviour.metric == "whole" and job.metric is not None:
+    if behaviour is not None and behaviour.metric == "gathered" and job.metric is not None:
         job = replace(job, metric=WholeMetric(job.metric))
     if not splits:
         return replace(job, loss_weight=None)
@@ -357,6 +356,19 @@ TOO_LARGE = "the model is too large to run here"
 
 OF_LOSS = "loss."
 """How the names of buffers begin that are of the loss, not of the model."""
+
+
+def for_evaluation(job: Job) -> Job:
+    """The job, whose batches have the samples that its collate has left where its metric is computed over all of them.
+
+    Args:
+        job: as it is trained
+    """
+    from trimaran.user_code.batches import WholeBatches
+
+    if isinstance(job.metric, WholeMetric) and isinstance(job.collate, WholeBatches):
+        return replace(job, collate=job.collate.collate)
+    return job
 
 
 class WholeMetric:

@@ -43,7 +43,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils import _pytree as pytree
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
@@ -63,8 +62,7 @@ from trimaran.graph.examine_modes import (
 )
 from trimaran.graph.gradient_hooks import gradient_hooks
 from trimaran.graph.gradients import are_alike, kept_gradient, largest, largest_difference, summed, whole_gradient
-from trimaran.graph.metrics import TRIED as TRIED_BY_METRIC
-from trimaran.graph.metrics import copied_metric, kind_of_metric
+from trimaran.graph.metrics import EVALUATED, can_gather, copied_metric
 from trimaran.graph.optimizers import (
     differing_option,
     modules_of,
@@ -696,40 +694,19 @@ class _Examination:
                 module.training = training
 
     def _metric(self) -> Metric:
-        """What the metric of the evaluation is of parts of a batch."""
+        """How the metric of an evaluation is computed."""
         job, make = self._job, self._job.evaluation_dataset
         if job.metric is None or make is None:
             return ""
         modes = [(module, module.training) for module in self._work.modules()]
         metric, held = copied_metric(job.metric), HeldState({"the metric": job.metric})
         try:
-            evaluated = replace(job, dataset=make)
-            data = Samples(evaluated, device_of(self._work), most=TRIED_BY_METRIC, keep=True, least=1)
-            count = min(TRIED_BY_METRIC, data.count)
-            # From all over the data: they may be in the order of their classes.
-            numbers = [number * data.count // count for number in range(count)]
-            # Halves of what is left: single samples show whether all have one size.
-            sizes = [1]
-            while sum(sizes) < count:
-                sizes.insert(0, max(1, (count - sum(sizes)) // 2))
-            starts = [0, *itertools.accumulate(sizes)]
+            data = Samples(replace(job, dataset=make), device_of(self._work), most=EVALUATED, keep=True, least=1)
             self._work.eval()
-            bounds = list(itertools.pairwise(starts))
-            draws, whole = Draws(), data.batch(numbers)
-            made = [self._evaluated(whole, Coupled(draws, None))]
-            for start, stop in bounds:
-                batch = data.batch(numbers[start:stop])
-                made.append(self._evaluated(batch, Coupled(draws, (start, stop, count))))
+            count = min(EVALUATED, data.count)
+            made = [self._evaluated(data.batch(range(some))) for some in dict.fromkeys((count, -(-count // 2), 1))]
             self._metric_follows = self._differs_among_ranks(metric, made[0])
-            if self._other_outputs(made):
-                # Samples that are padded to the longest of their batch.
-                sliced = [(slice_batch(whole, *one), one) for one in bounds] if is_sliceable(whole, count) else []
-                parts = [self._evaluated(part, Coupled(draws, (*one, count))) for part, one in sliced]
-                if not parts or self._other_outputs([made[0], *parts]):
-                    return "batch"
-            with torch.no_grad(), self._promoting():
-                drops = job.collate is not None and data.leaves_out_none()
-                return kind_of_metric(metric, made[0], made[1:], sizes, samples=data.total, chooses=drops)
+            return "gathered" if can_gather(made, samples=data.total) else "mean"
         except Exception:  # noqa: BLE001 - what fails in an evaluation is told there
             return ""
         finally:
@@ -738,22 +715,12 @@ class _Examination:
             for module, training in modes:
                 module.training = training
 
-    def _evaluated(self, batch: Any, coupled: Coupled) -> tuple[Any, Any]:
+    def _evaluated(self, batch: Any) -> tuple[Any, Any]:
         """Output and target of a batch."""
         batch = cast_batch(batch, torch.float64) if self._double else batch
-        with torch.no_grad(), self._promoting(), WithoutBatchEffects(), coupled:
+        with torch.no_grad(), self._promoting(), WithoutBatchEffects(), Coupled(Draws(), None):
             output = call_model(self._job, self._work, batch)
         return output, split_batch(batch, own_loss=self._job.loss is None)[2]
-
-    def _other_outputs(self, made: Sequence[tuple[Any, Any]]) -> bool:
-        """Whether parts have other outputs than the whole, of which each sample has its own."""
-        whole, *parts = ([one for one in pytree.tree_leaves(output) if isinstance(one, Tensor)] for output, _ in made)
-        for one, *others in zip(whole, *parts, strict=True):
-            if one.dim() and all(other.shape[1:] == one.shape[1:] for other in others):
-                joined = torch.cat(others)
-                if joined.shape == one.shape and not are_alike(joined, one, self.tolerance):
-                    return True
-        return False
 
     def _differs_among_ranks(self, metric: Any, made: tuple[Any, Any]) -> bool:
         """Whether a metric communicates where there are several ranks, or goes by their number."""

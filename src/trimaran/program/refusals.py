@@ -342,19 +342,6 @@ _OTHERWISE = (
         "it is not known whether parts of a batch train it as the whole does, as a look at the job failed: {}",
         "let it run on a few samples, or use one device without microbatches",
     ),
-    Row(
-        lambda seen, kind: kind.splits and seen.metric == "parts",
-        "Job.metric is no mean over samples, so that its mean over parts of a batch is another figure, and outputs and "
-        "targets of the evaluation data are too large, or not of one shape, to be put together",
-        "let it return a mean over samples, or evaluate in Job.on_epoch, or use one device without microbatches",
-    ),
-    Row(
-        lambda seen, kind: kind.splits and seen.metric == "batch",
-        "in evaluation mode the model computes what it gives for a sample from other samples of its batch too, so that "
-        "parts of a batch have another score",
-        "normalize by running statistics or within a sample, or evaluate in Job.on_epoch, or use one device without "
-        "microbatches",
-    ),
     *_GATHERING,
     Row(
         lambda seen, kind: kind.microbatches and seen.reduction == "gathers",

@@ -28,7 +28,7 @@ from trimaran.base.timeline import HOST, Timeline
 from trimaran.base.user_errors import asking, named
 from trimaran.checkpoint_files.pieces import Entry
 from trimaran.convergence.noise_scale import Observation
-from trimaran.graph.behaviour import Behaviour, WholeMetric, kept_outside, typical_weight
+from trimaran.graph.behaviour import Behaviour, WholeMetric, for_evaluation, kept_outside, typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
 from trimaran.graph.metrics import Outputs
 from trimaran.graph.optimizers import optimizer_traits
@@ -82,7 +82,7 @@ from trimaran.runtime.step.state import State
 from trimaran.runtime.streams import open_streams
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
-from trimaran.user_code.batches import WholeBatches, is_sliceable, move_batch
+from trimaran.user_code.batches import is_sliceable, move_batch
 from trimaran.user_code.datasets import is_stream, stream_length
 from trimaran.user_code.model import begin_training, make_model
 from trimaran.user_code.randomness import RandomState, derive_seed, seed_generators
@@ -512,10 +512,10 @@ class Executor:
                 Where ranks share tensors, the evaluation is not broken off
 
         Returns:
-            Mean over the samples, or the metric of all of them where it is no mean; the same on every rank.
+            The metric of all samples, or where outputs are not gathered its mean over parts; the same on every rank.
 
         Raises:
-            InputError: the job has no metric, or outputs cannot be put together for one that is no mean
+            InputError: the job has no metric, or outputs cannot be put together
         """
         if self._job.metric is None:
             raise InputError(f"the job {self._job.name!r} has no metric to evaluate: give Job.metric")
@@ -558,11 +558,13 @@ class Executor:
             self._compared = dataset
 
     def _metric_of(self, metric: WholeMetric, outputs: Outputs) -> float:
-        """A metric that is no mean over samples, of all that ranks have kept."""
+        """The metric of all that ranks have kept."""
         what = "gathering the outputs of an evaluation"
         heard = self.agreement.gather_objects(outputs.parts, what)
-        own = outputs.value(metric, heard) if any(heard) else math.nan
-        values = self.agreement.gather_objects(None if own is None else as_number(own), what)
+        own: float | None = math.nan
+        if any(heard):
+            own = outputs.value(lambda *given: as_number(metric(*given)), heard, self._world.device)
+        values = self.agreement.gather_objects(own, what)
         found: float = next(value for value in values if value is not None)
         return found
 
@@ -829,9 +831,7 @@ class Executor:
             )
 
     def _load(self, order: torch.Tensor, numbers: range, dataset: Any, seed: int) -> Iterator[State]:
-        job, strategy = self._job, self._strategy
-        if isinstance(job.metric, WholeMetric) and isinstance(job.collate, WholeBatches):
-            job = replace(job, collate=job.collate.collate)  # over all that is left, none counts wrongly
+        job, strategy = for_evaluation(self._job), self._strategy
         shares = Shares(
             order,
             batch=job.global_batch_size,

@@ -113,6 +113,10 @@ class Step:
     follows: bool = False
 
 
+Examined = Step | WholeState | float
+"""What is compared: a step, the state after a restart, the metric of an evaluation."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """A tensor of the run, compared with that of one process.
@@ -149,7 +153,7 @@ class Verifier:
         verified: what was found so far; on rank 0
     """
 
-    def __init__(self, executor: Executor, world: World, examine: Callable[[Step | WholeState], Verified]) -> None:
+    def __init__(self, executor: Executor, world: World, examine: Callable[[Examined], Verified]) -> None:
         self._executor, self._world = executor, world
         self.verified = Verified()
         self._examine = examine
@@ -200,6 +204,19 @@ class Verifier:
         """
         state = executor.full_state(kinds=("parameter", "buffer", "optimizer"), compare=True)
         self.verified = told_by(0, executor.agreement, lambda: self._examine(state))
+
+    def compare_score(self, executor: Executor, dataset: Any) -> None:
+        """Evaluate data of one batch, and compare the metric with that of one process.
+
+        Args:
+            executor: of this rank now
+            dataset: from `first_evaluated`
+
+        Raises:
+            ExecutionError: they differ; on every rank
+        """
+        score = executor.evaluate(dataset)
+        self.verified = told_by(0, executor.agreement, lambda: self._examine(score))
 
 
 VERIFYING = "verifying a step"
@@ -258,6 +275,7 @@ class Examiner:
         self._last = WholeState()
         self._compared: list[Compared] = []
         self._steps = self._tensors = 0
+        self._restarted = False
         self._notes: dict[str, None] = {}
 
     def __call__(self, step: Step) -> Verified:
@@ -294,6 +312,7 @@ class Examiner:
             difference=0.0 if nearest is None else nearest.difference,
             limit=0.0 if nearest is None else nearest.limit,
             notes=tuple(self._notes),
+            restarted=self._restarted,
         )
 
     def _cannot_run(self, error: Exception) -> ExecutionError:
@@ -381,7 +400,32 @@ class Examiner:
         ]
         if wrong:
             self._fail(wrong, (), state, "is not what the last step has left, in ranks that go on from its state")
-        return replace(self._found(), restarted=True)
+        self._restarted = True
+        return self._found()
+
+    def scored(self, score: float) -> Verified:
+        """Compare the metric of the first batch of the evaluation data.
+
+        Raises:
+            ExecutionError: it is another in one process
+        """
+        plain = self.begin()
+        plain.put(self._last)
+        expected = plain.score()
+        away = abs(score - expected) / max(1.0, abs(expected))
+        # In 32 bits a sample that two classes fit alike may be of either.
+        limit = 1e-6 if self._job.precision == "fp64" else 1e-2
+        if math.isfinite(expected) and math.isfinite(score) and away > limit:
+            text = f"it is {score:.9g}, not {expected:.9g}"
+            one = Compared(kind="metric of an evaluation", name="", difference=away, limit=limit, text=text)
+            self._fail(
+                [one],
+                (),
+                self._last,
+                f"{NOT_OF_ONE}: outputs of a sample go by others of its batch, or the "
+                "metric is no mean over samples and cannot be gathered",
+            )
+        return self._found()
 
     def _check_start(self, plain: PlainTraining, before: WholeState) -> None:
         own = {name: one.detach().cpu() for name, one in plain.model.named_parameters()}

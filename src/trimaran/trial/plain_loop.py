@@ -11,6 +11,7 @@ It shares with the runtime the code that says which samples a batch has, and not
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +20,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.graph.behaviour import for_evaluation
 from trimaran.graph.optimizers import trained_parameters
-from trimaran.runtime.data.datasets import make_dataset
+from trimaran.runtime.data.batch_shares import Shares
+from trimaran.runtime.data.datasets import dataset_length, make_dataset, make_evaluation_dataset
 from trimaran.runtime.data.pipeline import Feed
+from trimaran.runtime.parts.part import evaluating
 from trimaran.runtime.precision import autocast, place_batch, place_model
+from trimaran.runtime.step.losses import as_number
 from trimaran.runtime.whole_state import WholeState
 from trimaran.user_code.batches import (
     SUMMED,
@@ -32,10 +37,11 @@ from trimaran.user_code.batches import (
     count_samples,
     join_batches,
     name_tensors,
+    split_batch,
 )
 from trimaran.user_code.datasets import is_stream
 from trimaran.user_code.model import make_model
-from trimaran.user_code.randomness import RandomState, find_moved
+from trimaran.user_code.randomness import RandomState, derive_seed, find_moved
 
 
 @dataclass(slots=True, kw_only=True)
@@ -235,6 +241,22 @@ class PlainTraining(PlainStep):
         if self.schedule is not None:
             self.schedule.step(metric)  # type: ignore[arg-type]  # ReduceLROnPlateau takes one
 
+    def score(self) -> float:
+        """The metric of `first_evaluated`."""
+        job, device = for_evaluation(self._job), self._device
+        dataset = first_evaluated(job)
+        shares = Shares(
+            torch.arange(dataset_length(dataset)), batch=job.global_batch_size, replicas=1, microbatches=1, replica=0
+        )
+        place = partial(place_batch, precision=job.precision, device=device)
+        seed = derive_seed(job.seed, "evaluation")
+        ((share,),) = [list(shares.load(range(1), dataset, job, seed=seed, place=place))]
+        with torch.no_grad(), evaluating(self.model), autocast(job.precision, device):
+            batch = share.microbatch(0)
+            output = call_model(job, self.model, batch)
+            target = split_batch(batch, own_loss=job.loss is None)[2]
+        return as_number(job.metric(output, target))  # type: ignore[misc]  # as there is first_evaluated
+
     def take_options(self, options: Mapping[str, Mapping[str, Any]]) -> None:
         """Set the numbers by which the optimizer updates.
 
@@ -263,6 +285,20 @@ def _feed(job: Job, dataset: Any, replicas: int, microbatches: int, replica: int
         # A stream that keeps its place is gone through by one feed.
         dataset=None if is_stream(dataset) else dataset,
     )
+
+
+def first_evaluated(job: Job) -> Any:
+    """The samples of the first batch of an evaluation; None: there is none, or they come in a stream.
+
+    Args:
+        job: has the metric and the data
+    """
+    if job.metric is None or job.evaluation_dataset is None:
+        return None
+    dataset = make_evaluation_dataset(job)
+    if is_stream(dataset):
+        return None
+    return torch.utils.data.Subset(dataset, range(min(dataset_length(dataset), job.global_batch_size)))
 
 
 def join(batches: Sequence[Sequence[Any]]) -> Any:

@@ -12,6 +12,7 @@ of the next epoch. Callbacks are not called.
 """
 
 import gc
+import math
 import os
 import pickle
 import signal
@@ -33,14 +34,16 @@ from trimaran.base.errors import ExecutionError, InputError, TrimaranError
 from trimaran.base.job import Job, JobPrecision
 from trimaran.base.system import at_parents_death
 from trimaran.base.units import format_seconds
-from trimaran.base.user_errors import summary
+from trimaran.base.user_errors import attempted, summary
+from trimaran.graph.behaviour import WholeMetric
 from trimaran.launch.activity import ACTIVITY
 from trimaran.launch.memory import ran_out
 from trimaran.launch.world import World, choose_device, leave_world
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.whole_state import WholeState
-from trimaran.trial.compare import DIFFERS, FAILS_ALONE, Examiner, Step, Verified, Verifier
+from trimaran.trial.compare import DIFFERS, FAILS_ALONE, Examined, Examiner, Step, Verified, Verifier
+from trimaran.trial.plain_loop import first_evaluated
 from trimaran.user_code.alone import forget_ranks
 
 STEPS = 6
@@ -201,7 +204,7 @@ def _try_rank(
     def tried(precision: JobPrecision) -> Job:
         job = make()
         model = (lambda: _without_dropout(job.model())) if still else job.model
-        return replace(job, precision=precision, model=model, on_step=None, on_epoch=None)
+        return replace(job, precision=precision, model=model, metric=_asked(job.metric), on_step=None, on_epoch=None)
 
     plain = None
     if rank == 0:
@@ -224,7 +227,7 @@ def _steps(
     tried: Callable[[JobPrecision], Job],
     precision: JobPrecision,
     open_session: Callable[[World, Job], Any],
-    examine: Callable[[Step | WholeState], Verified] | None,
+    examine: Callable[[Examined], Verified] | None,
 ) -> Verified:
     session = open_session(world, tried(precision))
     verifier = Verifier(session.executor, world, examine or (lambda _: Verified()))
@@ -243,6 +246,8 @@ def _steps(
     session = open_session(world, tried(precision))
     session.load_state_dict(state)
     verifier.compare_restarted(session.executor)
+    if (data := first_evaluated(session.job)) is not None:
+        verifier.compare_score(session.executor, data)
     session.close()
     return verifier.verified
 
@@ -278,20 +283,33 @@ def _plain_loop(
     while True:
         try:
             # Written by the parent of this process, into a pipe that no other process can open.
-            step: Step | WholeState = pickle.loads(connection.recv_bytes())  # noqa: S301
+            step: Examined = pickle.loads(connection.recv_bytes())  # noqa: S301
         except (EOFError, OSError):
             os._exit(0)
         if not _answer(connection, partial(_examined, examiner, step)):
             os._exit(0)
 
 
-def _examined(examiner: Examiner, step: Step | WholeState) -> Verified:
+def _examined(examiner: Examiner, step: Examined) -> Verified:
     try:
-        return examiner(step) if isinstance(step, Step) else examiner.restarted(step)
+        if isinstance(step, Step):
+            return examiner(step)
+        return examiner.restarted(step) if isinstance(step, WholeState) else examiner.scored(step)
     except TrimaranError as error:
         if isinstance(error, InputError) or ran_out(error) is not None:
             return Verified(reason=error.message)
         raise
+
+
+def _asked(metric: Callable[[Any, Any], float] | None) -> Callable[[Any, Any], float] | None:
+    """A metric that is no number where it fails, as one may on samples of one class."""
+    if metric is None:
+        return None
+
+    def value(output: Any, target: Any) -> float:
+        return attempted("Job.metric", lambda: float(metric(output, target)), math.nan, metric)
+
+    return WholeMetric(value) if isinstance(metric, WholeMetric) else value
 
 
 def _without_dropout(model: nn.Module) -> nn.Module:

@@ -1,27 +1,27 @@
-"""A metric that is no mean over samples is told from one that is, and is computed over all evaluation data."""
+"""A metric is computed over all evaluation data, where outputs can be put together."""
 
-import math
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from tests.unit.graph.test_examine_state import REPLICAS, look, make_data, make_job, refused
+from tests.unit.graph.test_examine_state import look, make_data, make_job
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 import trimaran
-from trimaran.graph.behaviour import Metric, WholeMetric, weighed
-from trimaran.graph.metrics import kind_of_metric
+from trimaran.graph.behaviour import WholeMetric, weighed
+from trimaran.graph.metrics import can_gather
 
 COUNT = 12
-SIZES = [8, 4]
 
 
 def hits(output: Tensor, target: Tensor) -> Tensor:
     return output.argmax(-1) == target
+
+
+def accuracy(output: Tensor, target: Tensor) -> float:
+    return float(hits(output, target).double().mean())
 
 
 def f1(output: Tensor, target: Tensor) -> float:
@@ -29,80 +29,35 @@ def f1(output: Tensor, target: Tensor) -> float:
     return 2 * found / max(1.0, float((output.argmax(1) == 1).sum() + (target == 1).sum()))
 
 
-def auc(output: Tensor, target: Tensor) -> float:
-    score = output[:, 1]
-    return float((score[target == 1][:, None] > score[target != 1][None]).double().mean())
+@pytest.mark.parametrize(
+    ("outputs", "targets", "samples", "gathers"),
+    [
+        ((COUNT, 3), (COUNT,), 100, True),
+        ((COUNT, 3), (COUNT,), 1 << 40, False),
+        ((COUNT, 3), (2, COUNT), 100, False),
+        ((7, COUNT), (7, COUNT), 100, True),
+        ((), (COUNT,), 100, False),
+    ],
+)
+def test_outputs_are_gathered_where_their_first_dims_grow_with_the_batch(
+    outputs: tuple[int, ...], targets: tuple[int, ...], samples: int, gathers: bool
+) -> None:
+    whole = torch.randn(outputs), torch.zeros(targets)
+    part = (whole[0][:4] if outputs else whole[0], whole[1][:4])
+    assert can_gather([whole, part], samples=samples) == gathers
+    assert not can_gather([whole, whole], samples=samples)
 
 
-METRICS: dict[str, tuple[Callable[[Tensor, Tensor], float], Metric]] = {
-    "accuracy": (lambda output, target: float(hits(output, target).double().mean()), "mean"),
-    "negative loss": (lambda output, target: -float(functional.cross_entropy(output, target)), "mean"),
-    "of two best": (
-        lambda output, target: float((output.topk(2).indices == target[:, None]).any(1).double().mean()), "mean"
-    ),
-    "a constant": (lambda output, target: 0.5, "mean"),
-    "f1": (f1, "whole"),
-    "auc": (auc, "whole"),
-    "recall": (lambda output, target: float(hits(output, target)[target == 1].double().mean()), "whole"),
-    "perplexity": (lambda output, target: -math.exp(float(functional.cross_entropy(output, target))), "whole"),
-    "root": (lambda output, target: -float(functional.cross_entropy(output, target).sqrt()), "whole"),
-    "count": (lambda output, target: float(hits(output, target).sum()), "whole"),
-    "largest": (lambda output, target: float(output.max()), "whole"),
-    "median": (lambda output, target: float(output.median()), "whole"),
-    "share of classes": (lambda output, target: len(output.argmax(1).unique()) / 3, "whole"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", METRICS)
-def test_a_mean_is_told_although_a_network_guesses_one_class(name: str) -> None:
-    """All outputs are the same: of these alone, F1 and recall are zeros, whole and in parts."""
-    metric, kind = METRICS[name]
-    output = torch.tensor([[1.0, 0.2, 0.1]], dtype=torch.float64).repeat(COUNT, 1)
-    target = torch.arange(COUNT) % 3
-    parts = [(output[:8], target[:8]), (output[8:], target[8:])]
-    assert kind_of_metric(metric, (output, target), parts, SIZES, samples=100) == kind
-
-
-@pytest.mark.parametrize("name", ["accuracy", "negative loss", "f1", "recall", "auc"])
-@pytest.mark.parametrize("classes", [2, 3])
-def test_a_mean_is_told_where_no_sample_that_was_read_is_of_a_rare_class(name: str, classes: int) -> None:
-    metric, kind = METRICS[name]
-    output = torch.randn(COUNT, classes, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    target = torch.zeros(COUNT, dtype=torch.long)
-    parts = [(output[:8], target[:8]), (output[8:], target[8:])]
-    assert kind_of_metric(metric, (output, target), parts, SIZES, samples=100) == kind
-
-
-def test_labels_of_zeros_and_ones_are_told_as_those_of_classes() -> None:
-    def hit(output: Tensor, target: Tensor) -> float:
-        return float((target * output.sigmoid()).sum() / target.sum().clamp(min=1))
-
-    output, target = torch.randn(COUNT, 1), torch.zeros(COUNT, 1)
-    parts = [(output[:8], target[:8]), (output[8:], target[8:])]
-    assert kind_of_metric(hit, (output, target), parts, SIZES, samples=100) == "whole"
+def test_outputs_of_other_shapes_are_not_gathered() -> None:
+    output, target = torch.randn(COUNT, 5, 3), torch.arange(COUNT) % 3
+    assert not can_gather([(output, target), (output[:8, :4], target[:8])], samples=100)
 
 
 @pytest.mark.parametrize("samples", [1, 2])
 def test_few_samples_of_an_evaluation_are_enough(samples: int) -> None:
     """Of one there are no parts."""
     few = TensorDataset(*make_data()[:samples])
-    root, accuracy = (
-        look(make_job(evaluation_dataset=lambda: few, metric=METRICS[name][0])).metric for name in ("root", "accuracy")
-    )
-    assert (root, accuracy) == ("whole" if samples > 1 else "mean", "mean")
-
-
-def test_outputs_that_cannot_be_put_together_are_told() -> None:
-    output, target = torch.randn(COUNT, 5, 3), torch.arange(COUNT) % 3
-    first, second = (output[:8, :4], target[:8]), (output[8:], target[8:])
-
-    def largest(output: Tensor, target: Tensor) -> float:
-        return float(output.max())
-
-    assert kind_of_metric(largest, (output, target), [first, second], SIZES, samples=100) == "parts"
-    whole = [(output[:8], target[:8]), (output[8:], target[8:])]
-    assert kind_of_metric(largest, (output, target), whole, SIZES, samples=100) == "whole"
-    assert kind_of_metric(largest, (output, target), whole, SIZES, samples=1 << 40) == "parts"
+    assert look(make_job(evaluation_dataset=lambda: few, metric=f1)).metric == "gathered"
 
 
 class Words(Dataset[Any]):
@@ -120,7 +75,7 @@ def padded(samples: list[Any]) -> Any:
     return inputs, torch.stack([one for _, one in samples])
 
 
-def test_a_metric_that_is_no_mean_is_refused_where_outputs_have_other_shapes() -> None:
+def test_where_outputs_have_other_shapes_the_metric_is_a_mean_over_parts() -> None:
     class Model(nn.Linear):
         def __init__(self) -> None:
             super().__init__(6, 3, bias=False)
@@ -135,11 +90,7 @@ def test_a_metric_that_is_no_mean_is_refused_where_outputs_have_other_shapes() -
         model=Model, loss=loss, dataset=Words, collate=padded, evaluation_dataset=Words,
         metric=lambda output, target: float(output.max()),
     )  # fmt: skip
-    found = refused(job)
-    assert found.keys() >= REPLICAS | {"accumulation"}
-    assert "Job.metric is no mean over samples" in found["data parallel"]
-    mean = replace(job, metric=lambda output, target: float(hits(output[:, 0], target).double().mean()))
-    assert look(mean).metric == "mean"
+    assert look(job).metric == "mean"
 
 
 class Counting:
@@ -182,7 +133,7 @@ def keep_through_a_helper(samples: list[tuple[Tensor, Tensor]]) -> tuple[Tensor,
 @pytest.mark.parametrize("collate", [keep_most, keep_through_a_helper])
 def test_a_mean_over_the_samples_that_a_collate_leaves_is_that_of_all_of_them(collate: Any) -> None:
     """Batches of which it leaves more or less would count alike otherwise."""
-    metric = METRICS["accuracy"][0]
+    metric = accuracy
     inputs, target = make_data().tensors
     job = make_job(
         dataset=lambda: TensorDataset(inputs.clamp(max=0.5), target),
@@ -200,9 +151,7 @@ def test_a_mean_over_the_samples_that_a_collate_leaves_is_that_of_all_of_them(co
         session.close()
 
 
-def test_only_a_metric_that_is_no_mean_is_replaced() -> None:
+def test_a_metric_is_gathered_where_there_are_evaluation_data() -> None:
     whole = make_job(evaluation_dataset=make_data, metric=f1)
-    mean = replace(whole, metric=METRICS["accuracy"][0])
     assert isinstance(weighed(whole, look(whole), splits=False).metric, WholeMetric)
-    assert weighed(mean, look(mean)).metric is mean.metric
     assert look(make_job(metric=f1)).metric == ""  # without evaluation data nothing is computed

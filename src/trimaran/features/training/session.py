@@ -705,7 +705,7 @@ class Session:
             dataset: map-style data; None: the job's evaluation data
 
         Returns:
-            Mean over the samples, the same on every rank.
+            The metric of all samples, the same on every rank.
 
         Raises:
             InputError: the job has no metric, or there is no data
