@@ -24,6 +24,7 @@ from torch.nn import functional
 from trimaran.base.errors import TrimaranError
 from trimaran.base.job import Job
 from trimaran.features.training.session import Session
+from trimaran.graph.behaviour import WholeMetric
 from trimaran.graph.capture.capture import capture
 from trimaran.launch.supervise import launch
 from trimaran.launch.world import World
@@ -46,6 +47,45 @@ def spread(output: Tensor, target: Tensor) -> Tensor:
 
 def summed(output: Tensor, target: Tensor) -> Tensor:
     return functional.cross_entropy(output, target, reduction="sum")
+
+
+def first_five(output: Tensor, target: Tensor) -> Tensor:
+    """Of a few samples those of all."""
+    return functional.cross_entropy(output, target, reduction="none")[:5].mean()
+
+
+def when_often(output: Tensor, target: Tensor) -> Tensor:
+    """A term over the batch where a class is often in it."""
+    often = functional.relu(torch.bincount(target, minlength=3).double() - 3).mean()
+    return functional.cross_entropy(output, target) + often * output.square().mean()
+
+
+class Many(nn.Module):
+    """Twice the output of many samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.layer(x)
+        return output * (2.0 if len(x) > 8 else 1.0)
+
+
+class Centred(nn.Module):
+    """In evaluation mode each output goes by the others of its batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.layer(x)
+        return output if self.training else output - output.mean(0)
+
+
+def largest(output: Tensor, target: Tensor) -> float:
+    return float(output.max())
 
 
 class Counts(nn.Module):
@@ -91,6 +131,11 @@ def _job(**fields: Any) -> Job:
 WRONG: dict[str, tuple[Callable[[], Job], Strategy]] = {
     "no mean": (lambda: _job(loss=spread), REPLICAS),
     "a sum": (lambda: _job(loss=summed), REPLICAS),
+    "the first of a batch": (lambda: _job(loss=first_five), REPLICAS),
+    "a class that is often there": (lambda: _job(loss=when_often), REPLICAS),
+    "many samples": (lambda: _job(model=lambda: Many().double()), REPLICAS),
+    "a score by others": (lambda: _job(model=lambda: Centred().double()), REPLICAS),
+    "a score of parts": (lambda: _job(metric=largest), REPLICAS),
     "calls are counted": (lambda: _job(model=lambda: Counts().double()), builders.strategy(microbatches=2)),
     "one norm": (lambda: _job(optimizer=lambda parameters: Normed(parameters, lr=0.1)), SHARDED),
     "by the data": (lambda: _job(model=lambda: Unequal().double()), builders.strategy(microbatches=2)),
@@ -105,6 +150,7 @@ WRONG: dict[str, tuple[Callable[[], Job], Strategy]] = {
 RIGHT: dict[str, tuple[Callable[[], Job], Strategy]] = {
     "replicas": (_job, REPLICAS),
     "calls under replicas": (lambda: _job(model=lambda: Counts().double()), REPLICAS),
+    "a gathered score": (lambda: _job(metric=WholeMetric(largest)), REPLICAS),
     "bf16": (lambda: _job(precision="bf16"), REPLICAS),
     "dropout, replicas": (lambda: replace(make_job("dropped"), on_step=None), REPLICAS),
     "dropout, stages": (lambda: replace(make_job("dropped"), on_step=None), PIPELINE),

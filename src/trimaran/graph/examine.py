@@ -163,12 +163,6 @@ SECONDS = 2.0
 """After this no further batch is looked at [s of this process, so that what else the machine does changes nothing; the
 first batch, with what is loaded for it, does not count]."""
 
-FULL_SECONDS, FULL_BYTES = 2.0, 2**26
-"""Most that a look at a whole global batch may take, by what one at a few samples took [s of this process, bytes]."""
-
-HALVED = 12
-"""Whole global batches whose losses are compared with those of their halves, where that takes no longer."""
-
 UNLIKELY = 1e-3
 """Chance in a training at which what may happen is not waited for."""
 
@@ -487,8 +481,6 @@ class _Examination:
         # Losses of the first batch, once more.
         self._again: list[float] = []
         self._read: list[int] = []
-        # Whole global batches of these samples, and their halves: their losses alone.
-        self._halved: list[tuple[list[int], _Split]] = []
         self._prepare(double=True)
 
     @property
@@ -609,10 +601,6 @@ class _Examination:
         without = self._without_weight(weight or self._job.loss_weight)
         if without is not None:
             reduction, weight, apart, in_turn = self._reduction([*splits, without], tolerance)
-        if numbers := self._not_of_halves(reduction, weight, tolerance):
-            whole = self._split(numbers, len(numbers) // 2)
-            splits = [*splits, whole] if len(whole.parts) > 1 else splits
-            reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
         if reduction == "batch" and (self.draws or self.host_draws):
             splits, (reduction, weight, apart, in_turn) = self._drawn_alike(splits, tolerance)
         self._failing += self._emptied(found.batches)
@@ -871,119 +859,11 @@ class _Examination:
         count = self._samples.count
         drawn = random.Random(self._job.seed)
         self._left_out = []
-        started_s = time.process_time()
         numbers, self._scanned = self._scan(drawn)
-        self._scan_s = time.process_time() - started_s
         self._read = numbers
         yield self._unlike(numbers, size, drawn)
         yield sorted(drawn.sample(range(count), size))
-        # A forward may do something else with many samples than with few.
-        full = min(count, self._job.global_batch_size)
-        quick = len(self._scanned) == min(count, SCANNED) and self._is_quick(list(range(count - size, count)), full)
-        last = list(range(count - (full if quick else size), count))
-        yield last if not quick or self._goes_another_way(last, size) else last[-size:]
-
-    def _is_quick(self, numbers: list[int], full: int) -> bool:
-        """Whether a batch of many samples is soon run, by what a few of them take."""
-        started_s = time.process_time()
-        try:
-            with self._unnoted(), torch.no_grad(), self._promoting(), WithoutBatchEffects(), Coupled(Draws(), None):
-                batch = self._batch(numbers)
-                loss_value(self._job, call_model(self._job, self._work, batch), batch)
-        except Exception:  # noqa: BLE001 - as where gradients are computed inside
-            return False
-        # The whole, its halves, and a few samples again.
-        run_s = 2 * (time.process_time() - started_s) * full / len(numbers)
-        read_s = self._scan_s * full / len(self._scanned)
-        nbytes = sum(one.nbytes for one in name_tensors(batch).values()) * full / len(numbers)
-        return run_s + read_s < FULL_SECONDS and nbytes < FULL_BYTES
-
-    def _goes_another_way(self, numbers: list[int], size: int) -> bool:
-        """Whether a batch goes through other operations, or with other numbers, than its last few samples.
-
-        Where it does not, the losses of the batch and of its halves are kept: `_not_of_halves`.
-        """
-        ways = self._halve(numbers, numbers[-size:])
-        if ways is None or ways[0] != ways[-1]:
-            self._halved.clear()
-            return True
-        return False
-
-    def _halve(
-        self, numbers: list[int], *others: list[int], shares: bool = False
-    ) -> list[tuple[list[str], list[Any]]] | None:
-        """Keep the losses of a batch and of its halves.
-
-        Args:
-            numbers: of its samples
-            others: batches whose operations are asked for
-            shares: the outputs of a half are taken to be a part of those of all, as far as they look so
-
-        Returns:
-            The operations and numbers of the batch, of its halves and of other batches; None: one of them fails.
-        """
-        count, half = len(numbers), len(numbers) // 2
-        bounds = [None, (0, half, count), (half, count, count)]
-        drawn, batches, passes = Draws((half, count - half)), list[Any](), list[_Pass]()
-        ways: list[tuple[list[str], list[Any]]] = []
-        output: Any = None
-        for some in (numbers, numbers[:half], numbers[half:], *others):
-            bound = bounds[len(ways)] if len(ways) < len(bounds) else None
-            known = shares and isinstance(output, Tensor) and output.dim() > 0 and len(output) == count
-            coupled = Coupled(drawn if len(ways) < len(bounds) else Draws(), bound)
-            seed_generators(self._job.seed)
-            try:
-                batch = self._batch(some)
-                batches.append(copied_batch(batch))
-                with torch.no_grad(), self._promoting(), WithoutBatchEffects(), coupled:
-                    if known and bound is not None:
-                        part = output[bound[0] : bound[1]]
-                    else:
-                        part = output = call_model(self._job, self._work, batch)
-                    value = loss_value(self._job, part, batch)
-            except Exception:  # noqa: BLE001 - as where gradients are computed inside
-                return None
-            finally:
-                self._put_back()
-            total, weight = value if isinstance(value, tuple) else (value, None)
-            ways.append((coupled.operations, coupled.constants))
-            passes.append(_Pass(value=float(total), weight=None if weight is None else float(weight)))
-        run, *apart = passes[: len(bounds)]
-        if math.isfinite(run.value) and half:
-            whole, *parts = batches[: len(bounds)]
-            sizes = [half, count - half]
-            split = _Split(whole=whole, parts=parts, sizes=sizes, run=run, apart=apart, in_turn=apart)
-            self._halved.append((numbers, split))
-        return ways
-
-    def _not_of_halves(self, reduction: Reduction, weight: Weight | None, tolerance: float) -> list[int]:
-        """Samples of a global batch whose loss is not made of those of its halves; none: there is no such batch.
-
-        What takes the twenty hardest, or counts to ten first, does nothing where there are few samples. And a loss may
-        be divided by a number that is the same in some batches, as a count that is two at least.
-        """
-        if not self._halved or reduction in ("batch", "unknown"):
-            return []
-        drawn, full, started_s = random.Random(self._job.seed), len(self._halved[0][0]), time.monotonic()
-        nbytes = sum(one.nbytes for one in name_tensors(self._halved[0][1].whole).values())
-        for _ in range(min(HALVED, 1 + FULL_BYTES // max(1, nbytes))):
-            # A read may wait for a disk.
-            if time.monotonic() - started_s > FULL_SECONDS:
-                break
-            numbers = self._halved[0][0] if self._halved else drawn.sample(range(self._samples.count), full)
-            if not self._halved and self._halve(numbers, shares=True) is None:
-                break
-            apart = self._is_apart(reduction, weight, tolerance)
-            # The first dimension of outputs may be another one than that of samples.
-            if apart and self._halve(numbers) is not None and self._is_apart(reduction, weight, tolerance):
-                return numbers
-        return []
-
-    def _is_apart(self, reduction: Reduction, weight: Weight | None, tolerance: float) -> bool:
-        """Whether the loss of a batch that was kept is not made of those of its halves; it is kept no longer."""
-        found = any(self._difference(one, one.apart, reduction, weight) > tolerance for _, one in self._halved)
-        self._halved.clear()
-        return found
+        yield list(range(count - size, count))
 
     def _scan(self, drawn: random.Random) -> tuple[list[int], list[dict[tuple[str, str], float]]]:
         """Read samples from all over the data set, and note what a loss may treat in its own way."""
@@ -1225,11 +1105,6 @@ class _Examination:
             for name, one in noted.items():
                 setattr(self, name, one)
             self._put_back()
-
-    def _differ(self, split: _Split, one: _Pass, other: _Pass) -> bool:
-        """Whether a whole batch trains something else in one pass than in another."""
-        whole = replace(split, run=one, parts=[split.whole], sizes=[sum(split.sizes)])
-        return self._difference(whole, [other], "mean", None) > self.tolerance
 
     def _is_moved(self, split: _Split) -> bool:
         """Whether the same batch gives another loss although all that is known was put back, and the same is drawn."""

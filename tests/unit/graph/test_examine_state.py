@@ -27,7 +27,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.behaviour import TOO_LARGE, Behaviour, weighed
 from trimaran.graph.capture.capture import capture, capture_and_look
-from trimaran.graph.examine import _Examination, examine
+from trimaran.graph.examine import examine
 from trimaran.graph.types import is_whole
 from trimaran.planning.preparation import inexactness
 from trimaran.program.refusals import KINDS, objection
@@ -755,64 +755,6 @@ def test_a_scripted_module_is_trained_by_replicas_and_takes_no_hooks() -> None:
     assert "torch.jit" in found["ZeRO-3"]
 
 
-class Sized(nn.Linear):
-    """It does something else from a number of samples on."""
-
-    def __init__(self) -> None:
-        super().__init__(6, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs) * (2.0 if len(inputs) >= 12 else 1.0)
-
-
-def test_a_whole_batch_is_looked_at_only_where_it_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    pass_ = _Examination._pass
-
-    def noted(self: Any, batch: Any, *arguments: Any, **options: Any) -> Any:
-        sizes.append(len(batch[1]))
-        return pass_(self, batch, *arguments, **options)
-
-    monkeypatch.setattr(_Examination, "_pass", noted)
-    assert refused(make_job(global_batch_size=20)) == {}
-    assert max(sizes) < 20
-    assert refused(make_job(model=Sized, global_batch_size=20)).keys() >= REPLICAS
-    assert max(sizes) == 20
-
-
-def first_ten(output: Tensor, target: Tensor) -> Tensor:
-    return functional.cross_entropy(output, target, reduction="none").sort(descending=True).values[:10].mean()
-
-
-def when_often(output: Tensor, target: Tensor) -> Tensor:
-    often = functional.relu(torch.bincount(target, minlength=3).double() - 6).mean()
-    return functional.cross_entropy(output, target) + often * output.square().mean()
-
-
-@pytest.mark.parametrize("loss", [first_ten, when_often])
-def test_what_does_nothing_with_few_samples_is_looked_at_with_many(loss: Callable[..., Any]) -> None:
-    """The operations of a whole global batch are those of six samples, of which it takes all."""
-    assert refused(make_job(loss=loss, global_batch_size=24)).keys() >= REPLICAS | MICROBATCHES
-
-
-def at_least_two(output: Tensor, target: Tensor) -> Tensor:
-    counted = target == 0
-    each = functional.cross_entropy(output, target, reduction="none") * counted
-    return each.sum() / counted.sum().clamp(min=2)
-
-
-def seldom_counted() -> TensorDataset:
-    """Of 40 samples seven count."""
-    inputs = torch.randn(40, 6, generator=torch.Generator().manual_seed(1))
-    return TensorDataset(inputs, torch.arange(40).remainder(6).clamp(max=2))
-
-
-def test_a_number_that_is_the_same_in_the_batches_that_are_looked_at_is_told_in_others() -> None:
-    """In most batches of eight at most two count: divided by two the loss is a sum, by three in others it is none."""
-    job = make_job(loss=at_least_two, dataset=seldom_counted, global_batch_size=8)
-    assert refused(job).keys() >= REPLICAS | MICROBATCHES
-
-
 class Logging:
     """A loss that appends to a list, and perhaps reads it."""
 
@@ -979,18 +921,8 @@ def pairs(output: Tensor, target: Tensor) -> Tensor:
     )
 
 
-class ManyAreOther(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = layers()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x) * (1.1 if len(x) > 9 else 1.0)
-
-
-@pytest.mark.parametrize("options", [{"loss": pairs}, {"model": ManyAreOther, "global_batch_size": 12}])
-def test_what_depends_on_the_number_of_samples_is_refused_in_parts(options: dict[str, Any]) -> None:
-    assert refused(make_job(**options)).keys() >= REPLICAS | MICROBATCHES
+def test_what_depends_on_the_number_of_samples_is_refused_in_parts() -> None:
+    assert refused(make_job(loss=pairs)).keys() >= REPLICAS | MICROBATCHES
 
 
 class Assigns(nn.Module):
@@ -1677,25 +1609,6 @@ def test_the_bounds_of_classes_decide_nothing() -> None:
     """They were told as the reason of the refusal, in the place of a sum over the batch."""
     seen = look(make_job(loss=with_rows_of_classes))
     assert (seen.reduction, seen.path) == ("batch", ())
-
-
-def first_of_many(output: Tensor, target: Tensor, *, most: int) -> Tensor:
-    return functional.cross_entropy(output, target, reduction="none")[:most].mean()
-
-
-def many() -> TensorDataset:
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(640, 6, generator=generator, dtype=torch.float64)
-    return TensorDataset(inputs, torch.randint(3, (640,), generator=generator))
-
-
-@pytest.mark.parametrize(("most", "parts"), [(300, False), (512, True)])
-def test_a_batch_of_more_samples_than_are_scanned_is_looked_at_as_a_whole(most: int, parts: bool) -> None:
-    """Halves of 256 take all of theirs, and the whole of 512 the first 300."""
-    job = make_job(
-        loss=functools.partial(first_of_many, most=most), dataset=many, global_batch_size=512, drop_last=True
-    )
-    assert (refused(job).keys() >= REPLICAS | MICROBATCHES) != parts
 
 
 class Projected(nn.Module):
