@@ -378,7 +378,7 @@ def _may_matter(prospect: Prospect, best: Candidate, hunt: Hunt) -> bool:
         return prospect.bound.objective_s <= best.objective_s
     if may_be_as_fast(prospect.bound.cases, best.cases):
         return True
-    if not _is_considered(prospect.strategy, hunt):
+    if is_unplaced(prospect.strategy) or not _is_considered(prospect.strategy, hunt):
         return False
     alike = [one for one in candidates if _kind(one.strategy) == _kind(prospect.strategy)]
     if hunt.problem.devices > EVERY_NUMBER:

@@ -463,15 +463,7 @@ def plan_document(planned: "Planned") -> dict[str, Any]:
         document |= {
             "sequence": problem.shape.sequence,
             **room_document(problem, evidence.chosen.strategy),
-            **like_document(
-                problem,
-                # Types that nobody said are for memory alone, at each load anew.
-                replace(
-                    evidence.search.chosen.strategy,
-                    gradients=problem.pins.gradients,
-                    optimizer_state=problem.pins.optimizer_state,
-                ),
-            ),
+            **_likes(evidence),
             "idle_devices": problem.devices - evidence.chosen.devices,
             "nearby_batches": [
                 {
@@ -501,6 +493,24 @@ def plan_document(planned: "Planned") -> dict[str, Any]:
         "front": [entry(one) for one in found.pareto],
     }
     return document if planned.outlook is None else with_outlook(document, planned.outlook, costs)
+
+
+def shown_document(planned: "Planned") -> dict[str, Any]:
+    """What pages print of the document of a plan: of a training all, else what says no other strategy.
+
+    Args:
+        planned: as it was made, by whichever backend
+    """
+    if planned.outlook is not None:
+        return plan_document(planned)
+    return head_document(planned) | (_likes(planned.evidence) if isinstance(planned.evidence, Modelled) else {})
+
+
+def _likes(evidence: Modelled) -> dict[str, Any]:
+    pins = evidence.problem.pins
+    # Types that nobody said are for memory alone, at each load anew.
+    strategy = replace(evidence.chosen.strategy, gradients=pins.gradients, optimizer_state=pins.optimizer_state)
+    return like_document(evidence.problem, strategy)
 
 
 LOADS = (1.0, 2.0, 4.0)

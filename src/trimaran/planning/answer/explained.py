@@ -20,10 +20,10 @@ from trimaran.planning.answer.documents import (
     goal_of_plan,
     head_document,
     option_document,
-    plan_document,
     rates_document,
     rejections_document,
     search_document,
+    shown_document,
 )
 from trimaran.planning.answer.pages import (
     print_counts,
@@ -70,7 +70,7 @@ class Explained:
 def print_explanation(out: Console, explained: Explained) -> None:
     """Print why a plan is what it is."""
     explanation, outlook = explained.explanation, explained.planned.outlook
-    print_verdict(out, explained.planned, plan_document(explained.planned))
+    print_verdict(out, explained.planned, shown_document(explained.planned))
     peak = format_bytes(explanation.chosen.peak_bytes)
     who = "The device" if explained.planned.chosen.strategy.devices == 1 else "The fullest rank"
     out.print(f"{who} needs {peak}, of {format_bytes(int(explained.planned.memory_bytes))}.\n")

@@ -25,7 +25,7 @@ from trimaran.planning.answer.documents import (
     one_device_of,
     option_document,
     placement_document,
-    plan_document,
+    shown_document,
 )
 from trimaran.planning.answer.evidence import Modelled, Simulated
 from trimaran.program.json_files import to_plain
@@ -80,7 +80,7 @@ def print_plan(out: Console, planned: "Planned") -> None:
         planned: by whichever backend
     """
     evidence, found = planned.evidence, planned.evidence.search
-    document = plan_document(planned)
+    document = shown_document(planned)
     print_verdict(out, planned, document)
     out.print()
     if planned.outlook is not None and planned.outlook.chosen.run is not None:
