@@ -113,8 +113,9 @@ def exchanged(found: dict[str, Any]) -> dict[str, int]:
 
 
 def parts_of(found: dict[str, Any]) -> dict[str, int]:
-    """Bytes of rank 0 at its peak, by purpose."""
-    return next((dict(rank["parts_bytes"]) for rank in found.get("ranks", ()) if rank["rank"] == 0), {})
+    """Bytes that rank 0 keeps from step to step, by purpose; of one that ends before, those at its peak."""
+    ranks = (rank["kept_bytes"] or rank["parts_bytes"] for rank in found.get("ranks", ()) if rank["rank"] == 0)
+    return next(map(dict, ranks), {})
 
 
 def differences(row: dict[str, Any], found: dict[str, Any]) -> list[str]:

@@ -248,3 +248,70 @@ def test_what_a_parameter_is_made_of_anew_is_a_parameter(way: str, tmp_path: Pat
     (record,) = rehearse([Job(name="replaced", script=script, world=1, ranks=(0,))], tmp_path)["replaced"]
     assert record.end.how == "finished", record.end
     assert read_memory(record).peak.purposes["parameter"] == 4 * 1024 * 4096
+
+
+FROZEN = """
+import os
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+torch.distributed.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+
+
+class Adapted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(8192, 4096)
+        self.down, self.up = nn.Linear(8192, 8, bias=False), nn.Linear(8, 4096, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+model = Adapted().cuda().requires_grad_(False)
+WAY
+model = DistributedDataParallel(model)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(2, 8192, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "size", "optimizer", "gradient"),
+    [
+        (
+            "trained = [*model.down.requires_grad_().parameters(), *model.up.requires_grad_().parameters()]\n"
+            "optimizer = torch.optim.AdamW(trained, fused=True)",
+            4,
+            2 * 4 * 8 * (8192 + 4096) + 2 * 512,
+            4 * 8 * (8192 + 4096),
+        ),
+        ("optimizer = torch.optim.SGD([model.base.bias.requires_grad_()], 0.1, momentum=0.9)", 4, 4 * 4096, 4 * 4096),
+        (
+            "inner, _ = model, model.base.half()\n"
+            "model.forward = lambda x: inner.base(x.half()).float() + inner.up(inner.down(x))\n"
+            "optimizer = torch.optim.Adam([model.up.weight.requires_grad_()])",
+            2,
+            2 * 4 * 8 * 4096,
+            4 * 8 * 4096,
+        ),
+    ],
+    ids=["adapters", "biases", "half base"],
+)
+def test_what_steps_keep_is_told_where_most_is_allocated_before_them(
+    way: str, size: int, optimizer: int, gradient: int, tmp_path: Path
+) -> None:
+    """DDP sends all weights from rank 0 in flat copies before the first step: as much again as a frozen base."""
+    script = tmp_path / "script.py"
+    script.write_text(FROZEN.replace("WAY", way))
+    parameters = size * 4096 * (8192 + 1) + 4 * 8 * (8192 + 4096)
+    for record in rehearse([Job(name="frozen", script=script, world=2, ranks=(0, 1))], tmp_path)["frozen"]:
+        assert record.end.how == "finished", record.end
+        memory = read_memory(record)
+        assert (memory.peak.part, memory.peak.purposes.get("optimizer")) == ("setup", None)
+        kept = memory.kept
+        assert (kept["parameter"], kept["optimizer"], kept["gradient"]) == (parameters, optimizer, gradient)

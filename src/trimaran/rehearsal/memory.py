@@ -169,6 +169,7 @@ class RankMemory:
         peak: when most is allocated, with all the memory that it asks for
         reserved: in segments at most, with all the memory that it asks for [bytes]
         steps: allocated at the peak of each step; the first one has what comes before it, too [bytes]
+        kept: what is still allocated when the last step ends is for; empty: no step was whole [bytes]
         fit: whether it fits
         short: the first shortage, with the usual buffers of NCCL, or the most where it is only then; None: none
         growth: that fills the device within `MOST_STEPS`; None: none
@@ -179,6 +180,7 @@ class RankMemory:
     peak: Moment
     reserved: int
     steps: tuple[int, ...]
+    kept: dict[Purpose, int]
     fit: Fit
     short: OutOfMemory | None
     growth: Growth | None
@@ -222,6 +224,7 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
         peak=_moment(story, free, free.peak_at),
         reserved=free.reserved,
         steps=tuple(free.step_peaks[: max(1, len(story.ends))]),
+        kept=_moment(story, free, story.ends[-1]).purposes if story.ends else {},
         fit=_fit(record, usual, outside, lacks, rooms, settings, compiled),
         short=short,
         growth=_growth(story, free, rooms[1]),

@@ -71,6 +71,7 @@ class RehearsedRank:
         reserved_bytes: at most, in segments of the allocator, with what it takes in addition [bytes]
         room_bytes: of its device for the allocator, without the driver's context and the usual buffers of NCCL [bytes]
         parts_bytes: what was allocated at that moment is for, by names of `PURPOSES` [bytes]
+        kept_bytes: what is still allocated when its last step ends is for; empty: it had no step [bytes]
         peak_line: the user's line at that moment; "" where none is known
         host_s: that it took here [s]
         host_bytes: of its process here, at most [bytes]
@@ -86,6 +87,7 @@ class RehearsedRank:
     reserved_bytes: Count
     room_bytes: Count
     parts_bytes: Mapping[str, Count]
+    kept_bytes: Mapping[str, Count]
     peak_line: str
     host_s: Positive
     host_bytes: Count

@@ -46,6 +46,7 @@ def ranks(count: int, *, place: str = "pp {} of 64, dp 0 of 2,048") -> list[Rehe
             reserved_bytes=(120 + number) * GIB,
             room_bytes=79 * GIB,
             parts_bytes=dict.fromkeys(purposes, 20 * GIB),
+            kept_bytes=dict.fromkeys(purposes[:3], 20 * GIB),
             peak_line="train.py:3",
             host_s=20.0,
             host_bytes=GIB // 2,
