@@ -88,6 +88,7 @@ def rehearse(row: dict[str, Any], folder: Path, output: Path) -> dict[str, Any]:
     """The result of a rehearsal as it wrote it; what it printed where it wrote none."""
     variables = {**os.environ, **{name: str(value) for name, value in row.get("environment", {}).items()}}
     variables["STRANGERS"] = str(HERE)  # where strangers_data.py is
+    variables["HF_DATASETS_CACHE"] = str(output.with_suffix(""))  # which knows data by their name: another row's, too
     if "prepare" in row:
         made = folder / f".prepared-{hashlib.sha256(row['prepare'].encode()).hexdigest()[:8]}"
         if not made.exists():
