@@ -596,6 +596,77 @@ def test_a_script_with_a_session_is_rehearsed_without_its_peers(
     assert sum(reduced) == (3 * 4 * parameters if world > 1 else 0)
 
 
+@pytest.mark.parametrize("name", ["HF_DATASETS_CACHE", "TRITON_CACHE_DIR", "HF_HOME", "OUTPUT_HOME"])
+def test_a_rank_writes_to_caches_and_not_to_the_users_files(name: str, tmp_path: Path) -> None:
+    """Whoever comes first makes what lies in a cache, and reads it by functions that Python's files do not know."""
+    script = f"""
+        import os, pathlib
+
+        os.environ["{name}"] = folder = "{tmp_path}/kept"
+        os.makedirs(folder + "/part", exist_ok=True)
+        pathlib.Path(folder, "part", "data").write_bytes(b"data")
+        os.rename(folder + "/part", folder + "/whole")
+        print("read", os.path.isdir(folder + "/whole") and os.listdir(folder + "/whole"))
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    (tmp_path / "run").mkdir()
+    rehearse_rank(tmp_path / "train.py", folder=tmp_path / "run", world=2, rank=1)
+    assert f"read {[] if name == 'OUTPUT_HOME' else ['data']}" in (tmp_path / "run" / "output").read_text()
+
+
+RANKS = """
+import multiprocessing, os, sys
+import torch, torch.distributed as dist
+
+def train(rank, world, path=""):
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=world)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        model(torch.randn(4, 8, device="cuda")).sum().backward()
+        optimizer.step()
+    open(path, "a").write(f"rank {rank}\\n")
+
+def helps(number, path):
+    open(path, "a").write("helped\\n")
+
+def starts(processes):
+    helper = multiprocessing.get_context("fork").Process(target=helps, args=(0, sys.argv[1]))
+    for process in (helper, *processes):
+        process.start()
+    for process in (helper, *processes):
+        process.join()
+        assert process.exitcode == 0 and not process.is_alive()
+
+if __name__ == "__main__":
+    WAY
+"""
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "starts([torch.multiprocessing.Process(target=train, args=(rank, 2, sys.argv[1])) for rank in range(2)])",
+        'spawned = multiprocessing.get_context("spawn").Process\n'
+        "    starts([spawned(target=train, kwargs=dict(rank=rank, world=2, path=sys.argv[1])) for rank in (0, 1)])",
+        'torch.multiprocessing.set_start_method("forkserver")\n'
+        "    of = lambda rank: (rank, torch.cuda.device_count(), sys.argv[1])\n"
+        "    starts([torch.multiprocessing.Process(target=train, args=of(rank)) for rank in range(2)])",
+    ],
+    ids=["forked", "by name", "as many as devices"],
+)
+def test_of_processes_that_a_script_starts_for_ranks_its_own_is_rehearsed(way: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS.replace("WAY", way))
+    for rank in (0, 1):
+        record = rehearse_rank(tmp_path / "train.py", tmp_path / f"said{rank}", folder=tmp_path, rank=rank, world=2)
+        assert sum(isinstance(event, Step) for event in record.events) == 2
+        reduced = [one.nbytes for one in record.collectives if one.operation == "all_reduce" and one.part == "backward"]
+        assert reduced == [4 * 8 * 9] * 2
+        assert set(record.devices) == {rank}
+    assert (tmp_path / "said0").read_text().splitlines() == ["helped", "rank 0"]
+
+
 def test_a_graph_repeats_kernels_collectives_and_waits(tmp_path: Path) -> None:
     script = """
         import torch, torch.distributed as dist

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -127,6 +128,9 @@ _ON_THE_WAY = (
 
 _WAYS_TO_WAIT = ("wait", "synchronize", "block_current_stream")
 """Of a work; on a device all three let the current stream wait."""
+
+_WAYS_TO_END = ("poll", "wait", "terminate", "kill", "close")
+"""Of a process: it has ended already, with status 0."""
 
 _REDUCING_METHODS = (
     "allreduce",
@@ -619,6 +623,7 @@ class Exchanges:
         )
         processes: Any = torch.multiprocessing
         replace(processes, spawn=self._in_place_of_spawned(processes.spawn))
+        replace(BaseProcess, start=self._in_place_of_started(BaseProcess.start))
         for module in (dist, c10d):
             if not hasattr(module, "ProcessGroupNCCL"):
                 options = type("Options", (), {"__init__": lambda self, *_, **__: None})
@@ -639,6 +644,29 @@ class Exchanges:
             self._recorder.note("torch.multiprocessing.spawn: of the processes that it starts, this rank's runs")
             fn(self._rank, *args)
             return None if join else SimpleNamespace(join=lambda *_, **__: True)
+
+        return run
+
+    def _in_place_of_started(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        """Processes that are started one by one, each told its rank first and then how many there are.
+
+        That of this rank runs here; the others have ended at once.
+        """
+        begun = []  # by this rank, in which its own one makes groups
+
+        def run(process: Any) -> None:
+            given = [*process._args, *process._kwargs.values()]
+            numbers = [each for each in given if type(each) is int]
+            is_rank = bool(numbers) and type(given[0]) is int and self._world in numbers[1:]
+            is_loader = str(getattr(process._target, "__module__", "")).startswith("torch.")
+            if not is_rank or is_loader or (dist.is_initialized() and process._target not in begun):
+                start(process)
+                return
+            begun.append(process._target)
+            process._popen = SimpleNamespace(pid=None, **dict.fromkeys(_WAYS_TO_END, lambda *_: 0))
+            if given[0] == self._rank:
+                self._recorder.note("multiprocessing: of the processes that it starts for ranks, this rank's runs")
+                process.run()
 
         return run
 

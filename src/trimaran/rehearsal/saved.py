@@ -40,6 +40,9 @@ MOST_WAIT_S = 20.0
 _MOST_SOUGHT = 10_000
 """Paths of which it is noted that no file was found."""
 
+_CACHES = ("HF_HOME", "TORCH_HOME")
+"""Variables of folders that are caches, without that word in their name."""
+
 _TOKEN = b"trimaran rehearsal "
 """What is written into a buffer or an open file, with a number behind it."""
 
@@ -64,10 +67,8 @@ class SavedFiles:
         self._bytes: dict[str, int] = {}
         self._numbers = itertools.count()
         self._load = torch.load
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
         self._scratch = tempfile.gettempdir()
-        ours = (self._scratch, request.meeting, str(Path(request.record).parent))
-        self._free = tuple(f"{path}/" for path in (*ours, cache, "/dev", "/proc", "/sys"))
+        self._ours = (self._scratch, request.meeting, str(Path(request.record).parent))
 
     def install(self) -> None:
         """Take the place of torch's and safetensors' functions, and of the file system's where they look for files."""
@@ -133,6 +134,12 @@ class SavedFiles:
             if isinstance(held, _Written) and (held.rank == self._rank or not _is_file(Path(_key(file)))):
                 return held.path
         return file
+
+    def _is_free(self, key: str) -> bool:
+        """Whether all ranks write there: folders of this run, devices, and caches, which processes share by locks."""
+        named = (value for name, value in os.environ.items() if "CACHE" in name or name in _CACHES)
+        caches = (os.path.expanduser("~/.cache"), *filter(os.path.isabs, named))  # noqa: PTH111
+        return key.startswith(tuple(f"{path}/" for path in (*self._ours, *caches, "/dev", "/proc", "/sys")))
 
     def _shared(self, key: str) -> Path:
         return (self._meeting or Path()) / f"saved-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
@@ -243,7 +250,7 @@ class SavedFiles:
         def open_saved(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             """A saved file that is read by what is not torch's has a mark in it, by which `torch.load` finds it."""
             if {*mode} & {*"wax+"}:
-                users = isinstance(file, (str, os.PathLike)) and not _key(file).startswith(self._free)
+                users = isinstance(file, (str, os.PathLike)) and not self._is_free(_key(file))
                 makes = users and Path(_key(file)).parent.is_dir() and not ("x" in mode and Path(file).exists())
                 return opened(self._written(file, mode) if self._rank and makes else file, mode, *args, **kwargs)
             file = self._readable(file)
