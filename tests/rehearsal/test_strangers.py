@@ -109,6 +109,16 @@ def processes_that_the_script_starts():
     return ran == [(0, "mine")]
 
 
+def copies_that_are_compared():
+    kept = nn.Linear(128, 128).cuda()
+    found = []
+    for weight in (kept.weight, kept.weight.bfloat16(), kept.bias.detach()):
+        other = torch.nan_to_num(weight.detach()).clone()
+        found += [bool((weight == other).all()), not (other != weight).any().item(), torch.isclose(weight, other).all()]
+    drawn = torch.randn(128, 1, device="cuda")
+    return all(map(bool, found)) and not (drawn == kept.weight).all() and not (kept.weight > other).any()
+
+
 def calls_of_other_ranks():
     import torch.distributed.rpc as rpc
 

@@ -274,6 +274,10 @@ class Values:
                 values = [1.0 if value is None else value for value in values]
                 finite = bool(self._hints["finite"])
                 return finite == bool(_COMPARISONS[name](*values))
+            if name in ("eq", "ne") and None in values and _are_numbers_of_one_form(*args[:2]):
+                return (
+                    name == "eq"
+                )  # asked where copies are compared, as weights of two ranks; as `torch.equal` answers
             return None if None in values else bool(_COMPARISONS[name](*values))
         truths = [self._known_truth(arg) for arg in (first if isinstance(first, (list, tuple)) else args[:2])]
         if name in ("logical_not", "bitwise_not"):
@@ -385,6 +389,11 @@ class Values:
             kind = None
         if kind is not None:
             self.take_as(out, kind)
+
+
+def _are_numbers_of_one_form(one: Any, other: Any) -> bool:
+    both = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.is_floating_point()
+    return both and one.numel() > 1 and (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
 _UNKNOWN = object()
