@@ -248,6 +248,9 @@ STEPS_OF_A_PERIOD = {
     ("sent", 2, 5): (2, True),
     ("sent", 2, 3): (2, False),
     ("validated", 3, 8): (3, True),
+    ("static", 1, 3): (1, True),  # in other buckets from the third step on
+    ("static", 1, 5): (1, True),
+    ("static halves", 1, 3): (1, True),
 }
 
 

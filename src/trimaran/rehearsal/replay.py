@@ -120,9 +120,10 @@ def find_period(records: Sequence[Record]) -> tuple[int, bool]:
     """Steps after which ranks exchange the same again, and whether they were seen to; else all after the first.
 
     What is less than a hundredth of the largest of a rank is not looked at, nor losses that are logged. The first step
-    has what is done once.
+    has what is done once. DDP with a static graph takes other buckets, of the same bytes, from the third step on.
     """
     counts: defaultdict[int, Counter[tuple[int, str, str]]] = defaultdict(Counter)
+    volumes: defaultdict[int, Counter[tuple[int, str, str]]] = defaultdict(Counter)
     steps = 0
     for record in records:
         ends = sorted(step_ends(record).values())
@@ -131,7 +132,9 @@ def find_period(records: Sequence[Record]) -> tuple[int, bool]:
         for place, event in enumerate(record.events):
             if type(event) is Issue and (one := record.collectives[event.collective]).nbytes > least:
                 counts[bisect_left(ends, place)][record.rank, one.operation, one.group] += 1
-    exchanged = [counts[number] for number in range(1, steps)]
+                volumes[bisect_left(ends, place)][record.rank, one.operation, one.group] += one.nbytes
+    same = [next(k for k in range(1, steps) if volumes[k] == volumes[number]) for number in range(1, steps)]
+    exchanged = [counts[number] for number in same]
     late = counts[steps] if all(record.end.how == "steps" for record in records) else Counter()
     if not any(late <= one for one in exchanged):
         return max(1, len(exchanged)), not exchanged

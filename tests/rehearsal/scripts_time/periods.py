@@ -15,7 +15,11 @@ torch.cuda.set_device(device)
 dist.init_process_group("nccl")
 network = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(8))).to(device)
 parameters = list(network.parameters())
-model = DistributedDataParallel(network) if kind == "accumulated" else network
+model = network
+if kind in ("accumulated", "static"):
+    model = DistributedDataParallel(network, static_graph=kind == "static")
+elif kind == "static halves":
+    model = nn.Sequential(*(DistributedDataParallel(half, static_graph=True) for half in (network[:5], network[5:])))
 optimizer = torch.optim.SGD(parameters, lr=0.1)
 under_way = []
 
