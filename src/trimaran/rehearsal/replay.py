@@ -23,6 +23,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isclose
 from typing import Literal
 
 from trimaran.base.errors import InputError
@@ -133,8 +134,8 @@ def find_period(records: Sequence[Record]) -> tuple[int, bool]:
             if type(event) is Issue and (one := record.collectives[event.collective]).nbytes > least:
                 counts[bisect_left(ends, place)][record.rank, one.operation, one.group] += 1
                 volumes[bisect_left(ends, place)][record.rank, one.operation, one.group] += one.nbytes
-    same = [next(k for k in range(1, steps) if volumes[k] == volumes[number]) for number in range(1, steps)]
-    exchanged = [counts[number] for number in same]
+    later = range(1, steps)
+    exchanged = [counts[next(k for k in later if _are_alike(volumes[k], volumes[number]))] for number in later]
     late = counts[steps] if all(record.end.how == "steps" for record in records) else Counter()
     if not any(late <= one for one in exchanged):
         return max(1, len(exchanged)), not exchanged
@@ -142,6 +143,11 @@ def find_period(records: Sequence[Record]) -> tuple[int, bool]:
         if exchanged[period:] == exchanged[:-period] and all(exchanged.count(one) > 1 for one in exchanged):
             return period, True
     return len(exchanged), len(exchanged) < 2
+
+
+def _are_alike(one: Counter[tuple[int, str, str]], other: Counter[tuple[int, str, str]]) -> bool:
+    """Whether the bytes of two steps are the same but for a hundredth, as buckets that are not looked at have it."""
+    return one.keys() == other.keys() and all(isclose(one[key], other[key], rel_tol=0.01) for key in one)
 
 
 def first_forward(record: Record) -> int:
