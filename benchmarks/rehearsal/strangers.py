@@ -41,7 +41,6 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 HERE = Path(__file__).parent
@@ -69,7 +68,6 @@ DDP = "dict(all_reduce=gradients)"
 
 COLUMNS = (
     "script", "command", "ended", "verdict", "right", "reason", "parameter_bytes", "optimizer_bytes", "exchanged",
-    "seconds",
 )  # fmt: skip
 
 
@@ -137,7 +135,6 @@ def differences(row: dict[str, Any], found: dict[str, Any]) -> list[str]:
 def case(row: dict[str, Any], checkouts: Path, kept: Path) -> dict[str, Any]:
     """One line of the results."""
     folder = checkouts / row["repository"].replace("/", "+") / row["folder"]
-    began = monotonic()
     found = rehearse(row, folder, kept / f"{row['name'].replace(' ', '-').replace('/', '-')}.json")
     parts = parts_of(found)
     told = differences(row, found)
@@ -152,7 +149,6 @@ def case(row: dict[str, Any], checkouts: Path, kept: Path) -> dict[str, Any]:
         "parameter_bytes": parts.get("parameter", ""),
         "optimizer_bytes": parts.get("optimizer", ""),
         "exchanged": json.dumps(exchanged(found)),
-        "seconds": round(monotonic() - began),
     }
 
 
