@@ -132,6 +132,7 @@ def record_of(run: dict[str, Any], folder: Path) -> Record:
             limit="30min",
         )
         write_record(path, rehearse_ranks(asked).records[0])
+        sys.path.remove(str(folder))  # where a tiktoken.py may lie
     return read_record(path)
 
 
