@@ -15,6 +15,7 @@ import io
 import itertools
 import os
 import pickle
+import re
 import shutil
 import tempfile
 import time
@@ -40,8 +41,8 @@ MOST_WAIT_S = 20.0
 _MOST_SOUGHT = 10_000
 """Paths of which it is noted that no file was found."""
 
-_CACHES = ("HF_HOME", "TORCH_HOME")
-"""Variables of folders that are caches, without that word in their name."""
+_CACHE = re.compile("CACHE|^(HF|TORCH)_H")
+"""Variables of folders that are caches, those of Hugging Face's libraries and torch.hub among them."""
 
 _TOKEN = b"trimaran rehearsal "
 """What is written into a buffer or an open file, with a number behind it."""
@@ -137,7 +138,7 @@ class SavedFiles:
 
     def _is_free(self, key: str) -> bool:
         """Whether all ranks write there: folders of this run, devices, and caches, which processes share by locks."""
-        named = (value for name, value in os.environ.items() if "CACHE" in name or name in _CACHES)
+        named = (value for name, value in os.environ.items() if _CACHE.search(name))
         caches = (os.path.expanduser("~/.cache"), *filter(os.path.isabs, named))  # noqa: PTH111
         return key.startswith(tuple(f"{path}/" for path in (*self._ours, *caches, "/dev", "/proc", "/sys")))
 
