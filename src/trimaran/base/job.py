@@ -194,7 +194,7 @@ class Job:
     `dataset` make the same thing on every rank under `seed`; the loss is a mean over samples, or says its weight; what
     must survive a restart is in the model, the optimizer, the schedule or `state`; callbacks go by the step and the
     metrics, and use `session.model` only where it is whole; data are a `Dataset`, or a stream, which resumes by
-    `state_dict`; a metric that is no mean over samples is computed over gathered outputs.
+    `state_dict`; a metric is computed over gathered outputs, or where they are too large, over parts.
 
     Attributes:
         model: makes the model; called after the seed is set, so that every rank makes the same one
@@ -207,8 +207,8 @@ class Job:
         dataset: makes the training data: map-style, or an `IterableDataset`
         global_batch_size: samples of one update, over all ranks
         evaluation_dataset: makes the data of `evaluate`; None: there is no evaluation
-        metric: `(output, target)` (or `(output, batch)`) to a figure, higher is better: a mean over the samples, or
-            another (F1, an area under a curve), which is computed over all outputs of an evaluation at once
+        metric: `(output, target)` (or `(output, batch)`) to any figure (accuracy, F1, an area under a curve), higher
+            is better, computed over all outputs of an evaluation at once where they are no more than 1 GiB
         collate: list of samples to batch; None: torch's default. It makes each part of a batch, and what it draws is
             drawn for each part
         lr_schedule: makes the schedule from the optimizer; stepped once an update. One whose step needs a metric
