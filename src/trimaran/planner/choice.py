@@ -317,16 +317,12 @@ def _is_ordinary(strategy: Strategy) -> bool:
     return strategy.pp == 1 and strategy.tp == 1 and strategy.sync == "all-reduce" and not strategy.shards and default
 
 
-ROWS = 12
-"""Rows of a table of candidates."""
-
-
 def shown(
     candidates: Sequence[Option],
     *,
     always: Sequence[Option],
     front: Sequence[Option],
-    rows: int = ROWS,
+    rows: int = 12,
     each: int = 3,
 ) -> tuple[Option, ...]:
     """The candidates that a person should see.

@@ -59,7 +59,6 @@ from trimaran.planner.best_first import best_first
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import (
     MODEL_ERROR,
-    ROWS,
     Option,
     choose,
     family,
@@ -373,7 +372,7 @@ def fill_up(left: Iterable[Prospect], hunt: Hunt) -> list[Prospect]:
 
 
 def _may_matter(prospect: Prospect, best: Candidate, hunt: Hunt) -> bool:
-    """Whether it may be chosen; or is shown: it may lead its kind, or no row of a table with room for it beats it."""
+    candidates = hunt.candidates
     if hunt.problem.devices > EVERY_NUMBER and is_unplaced(prospect.strategy):
         # To solve a placement takes longer than all else, and it is simpler than nothing that may be chosen.
         return prospect.bound.objective_s <= best.objective_s
@@ -381,12 +380,12 @@ def _may_matter(prospect: Prospect, best: Candidate, hunt: Hunt) -> bool:
         return True
     if is_unplaced(prospect.strategy) or not _is_considered(prospect.strategy, hunt):
         return False
-    alike = [one for one in hunt.candidates if _kind(one.strategy) == _kind(prospect.strategy)]
+    alike = [one for one in candidates if _kind(one.strategy) == _kind(prospect.strategy)]
     if hunt.problem.devices > EVERY_NUMBER:
         steps = prospect.strategy.pp * prospect.strategy.chunks * prospect.strategy.microbatches
         return not alike and steps <= QUICK_STEPS and prospect.bound.objective_s <= WORTH_SHOWING * best.objective_s
     may_lead = all(prospect.bound.objective_s < one.objective_s for one in alike)
-    return may_lead or (len(hunt.candidates) < ROWS and not any(_beats(one, prospect) for one in hunt.candidates))
+    return may_lead or not any(_beats(one, prospect) for one in candidates)
 
 
 def _is_considered(strategy: Strategy, hunt: Hunt) -> bool:
