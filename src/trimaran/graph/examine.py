@@ -547,8 +547,9 @@ class _Examination:
                     first = list(range(2 * len(first)))
                 self._prepare(double=not self._double)
         most = max(most, len(first))
+        each_s = (time.perf_counter() - began_s) / len(first)
         # A forward, and twice as much for the backward, of the whole and again of its parts.
-        if 6 * (time.perf_counter() - began_s) * most / len(first) > SECONDS:
+        if 6 * each_s * most > SECONDS:
             most = len(first)
         made = [name for name, _ in self._work.named_parameters() if name not in self._known]
         if made:
@@ -560,7 +561,7 @@ class _Examination:
             )
         self._put_back()
         self._started_s = time.process_time()
-        self._failing = self._failing_sizes(found.batches)
+        self._failing = self._failing_sizes(found.batches, each_s)
         self._collate_draws = self._samples.collate_draws(first)
         try:
             splits = self._splits(most)
@@ -812,12 +813,22 @@ class _Examination:
         self.part_failed = "" if splits and len(splits[0].parts) > 1 else self.part_failed
         return [split for split in more if len(split.parts) > 1]
 
-    def _failing_sizes(self, batches: Sequence[int]) -> tuple[tuple[int, str], ...]:
-        """Sizes of parts that fail in training, each with how; where the smallest does not, no other is tried."""
+    def _failing_sizes(self, batches: Sequence[int], each_s: float) -> tuple[tuple[int, str], ...]:
+        """Sizes of parts that fail in training, each with how; where the smallest does not, no other is tried.
+
+        A whole batch is tried too, where that is soon done.
+
+        Args:
+            batches: sizes of whole ones
+            each_s: what a forward takes for a sample [s]
+        """
         most = min(MOST_LOOKED_AT, self._samples.count, self._job.global_batch_size - 1)
         sizes = sorted({batch // parts for batch in batches for parts in range(1, batch + 1)})
         failing: list[tuple[int, str]] = []
-        for size in sizes[: bisect.bisect_right(sizes, most)]:
+        whole = [size for size in batches[:1] if most < size <= self._samples.count and each_s * size < SECONDS]
+        for size in (*sizes[: bisect.bisect_right(sizes, most)], *whole):
+            if size > 1 and size not in whole and not failing:
+                continue
             try:
                 batch = self._batch(range(size))
                 with self._promoting():
@@ -825,8 +836,6 @@ class _Examination:
             except Exception as error:  # noqa: BLE001 - whatever a forward or a loss needs more samples for
                 failing.append((size, describe(error)))
             self._put_back()
-            if not failing:
-                break
         return tuple(failing)
 
     def _tried(self, most: int) -> Iterator[list[int]]:

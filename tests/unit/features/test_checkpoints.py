@@ -247,14 +247,14 @@ def test_what_callbacks_have_freed_and_frozen_stays_so(tmp_path: Path) -> None:
 
 def test_an_evaluation_that_is_broken_off_at_once_leaves_the_place_in_the_data(tmp_path: Path) -> None:
     """A signal comes in the evaluation of a run that went on from the last step of an epoch."""
-    metric = AskedToStop()
-    asking = make_job(metric=metric, evaluation_dataset=make_data, target=2.0)
+    data = AskedToStop()
+    asking = make_job(metric=lambda output, target: 0.0, evaluation_dataset=lambda: data, target=2.0)
     with session_of(make_job()) as session:
         take_steps(session, 4)
         session.save_checkpoint(tmp_path)
     with session_of(asking) as session:
         session.load_checkpoint(tmp_path)
-        metric.asked = True  # not where it is tried before the training
+        data.asked = True  # not where they are looked at before the training
         assert take_steps(session, 1) == []
         assert session.stop_signal == signal.SIGTERM
         assert (session.epoch, session.feed.index) == (0, 4)
@@ -306,19 +306,24 @@ def test_steps_that_were_skipped_stay_known(tmp_path: Path) -> None:
         assert session.skipped == tuple(range(9))
 
 
-class AskedToStop:
-    """A metric while whose evaluation a signal comes."""
+class AskedToStop(torch.utils.data.Dataset[Any]):
+    """Evaluation data while whose first read a signal comes."""
 
-    asked = False
+    def __init__(self) -> None:
+        self.data, self.asked = make_data(), False
 
-    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> float:
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
         if self.asked:
+            self.asked = False
             os.kill(os.getpid(), signal.SIGTERM)
             # A thread hears it, a moment later.
             deadline = time.monotonic() + 20
             while not REQUESTS.pending and time.monotonic() < deadline:
                 time.sleep(0.001)
-        return 0.0
+        return self.data[index]
 
 
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
