@@ -237,8 +237,13 @@ class Search(Generic[One]):
     def simplest(self) -> One:
         """The simplest of the candidates that may be as fast as the fastest; it may be the chosen one itself."""
         best = min((self.chosen, *self.candidates), key=lambda one: one.objective_s)
-        close = [one for one in self.candidates if may_be_as_fast(one.cases, best.cases)]
-        return min((self.chosen, *close), key=lambda one: (simplicity(one.strategy), one.objective_s))
+
+        def order(one: One) -> tuple[tuple[int, ...], float]:
+            return simplicity(one.strategy), one.objective_s
+
+        # Ends of what is known of a step take two simulations each.
+        simpler = sorted((one for one in self.candidates if order(one) < order(self.chosen)), key=order)
+        return next((one for one in simpler if may_be_as_fast(one.cases, best.cases)), self.chosen)
 
     @property
     def rejected_counts(self) -> dict[str, int]:
