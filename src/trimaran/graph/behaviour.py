@@ -359,7 +359,7 @@ OF_LOSS = "loss."
 
 
 def for_evaluation(job: Job) -> Job:
-    """The job, whose batches have the samples that its collate has left where its metric is computed over all of them.
+    """The job with its own collate where the metric is over all outputs: samples that it leaves out count nowhere.
 
     Args:
         job: as it is trained

@@ -218,13 +218,11 @@ class Coupled(TorchDispatchMode):
         self.operations: list[str] = []
         self.read: list[int | bool] = []
         self.read_at: list[str] = []
-        self.constants: list[Any] = []
         self.mutated: set[tuple[int, int]] = set()
         """The addresses to which operations wrote in place."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations.append(str(func))
-        self.constants += [one for one in args if isinstance(one, bool | int | float)]
         name = func.overloadpacket.__name__.removesuffix("_")
         self.selects |= name in _SELECTING
         communicates = func.namespace in ("c10d", "_c10d_functional", "c10d_functional")

@@ -54,10 +54,6 @@ TOP = 12
 MOST_TASKS = 400_000
 """Above this the ends of the interval are not played: kernels scale the step, and exposed communication its part."""
 
-_FUSED = 0.11
-"""What compiling adds to the spread: of ten published steps of compiled scripts the logarithm of modelled by measured
-has a root mean square of 0.21, where kernels and networks explain 0.175 (benchmarks/rehearsal/compiled.toml)."""
-
 COMPILED = "torch.compile: rehearsed without; chains that it fuses are priced as one kernel each"
 
 
@@ -291,8 +287,7 @@ class _Asked:
         """Standard deviation of the logarithm of the time of all kernels."""
         if self.calibration is not None:
             return self.calibration.spread
-        compiled = _FUSED if self.software.compiled else 0.0
-        return math.hypot(step_spread(self.device, self.software, constants()), compiled)
+        return step_spread(self.device, self.software, constants())
 
 
 class _Priced:

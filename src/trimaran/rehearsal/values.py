@@ -275,9 +275,8 @@ class Values:
                 finite = bool(self._hints["finite"])
                 return finite == bool(_COMPARISONS[name](*values))
             if name in ("eq", "ne") and None in values and _are_numbers_of_one_form(*args[:2]):
-                return (
-                    name == "eq"
-                )  # asked where copies are compared, as weights of two ranks; as `torch.equal` answers
+                # Asked where copies are compared, as weights of two ranks; as `torch.equal` answers.
+                return name == "eq"
             return None if None in values else bool(_COMPARISONS[name](*values))
         truths = [self._known_truth(arg) for arg in (first if isinstance(first, (list, tuple)) else args[:2])]
         if name in ("logical_not", "bitwise_not"):

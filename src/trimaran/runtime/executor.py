@@ -515,7 +515,7 @@ class Executor:
             The metric of all samples, or where outputs are not gathered its mean over parts; the same on every rank.
 
         Raises:
-            InputError: the job has no metric, or outputs cannot be put together
+            InputError: the job has no metric
         """
         if self._job.metric is None:
             raise InputError(f"the job {self._job.name!r} has no metric to evaluate: give Job.metric")
