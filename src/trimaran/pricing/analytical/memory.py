@@ -397,7 +397,8 @@ def host_bytes(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookke
     Example:
         A billion parameters on 8 replicas that shard the optimizer: 12 + 4 bytes of each eighth.
 
-        >>> from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
+        >>> from trimaran.pricing.analytical.layers import parameter_count
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=24, hidden=1920, heads=20)
         >>> host_bytes(shape, Degrees(dp=8, zero=1, offload=True)) == 2 * parameter_count(shape)
         True

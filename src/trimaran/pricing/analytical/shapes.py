@@ -203,6 +203,7 @@ class TransformerShape:
         Example:
             Every second layer, the second one of the stack first (Llama 4 Maverick):
 
+            >>> from dataclasses import replace
             >>> shape = gpt_shape(layers=4, hidden=64, heads=4)
             >>> shape = replace(shape, experts=Experts(count=8, active=1, ffn=64, every=2))
             >>> [shape.has_experts(layer) for layer in range(4)]
@@ -221,6 +222,7 @@ class TransformerShape:
         Example:
             Gemma 3: five layers of 1,024 tokens, then one of all. A window as long as the sequence is none.
 
+            >>> from dataclasses import replace
             >>> shape = replace(gpt_shape(layers=12, hidden=64, heads=4, sequence=4096), windows=(1024,) * 5 + (0,))
             >>> [shape.window(layer) for layer in (0, 4, 5, 6)]
             [1024, 1024, 0, 1024]
@@ -277,6 +279,7 @@ def vocabulary_rows(shape: TransformerShape, tensor: int = 1) -> int:
     Example:
         50,257 entries of GPT-2, padded to a multiple of 128:
 
+        >>> from dataclasses import replace
         >>> vocabulary_rows(replace(gpt_shape(layers=12, hidden=768, heads=12, vocabulary=50257), padding=128))
         50304
     """
@@ -323,6 +326,7 @@ def layer_kinds(shape: TransformerShape, chunks: tuple[range, ...]) -> tuple[tup
     Example:
         Three first layers of 61 without experts, of which a first stage of 16 layers has all:
 
+        >>> from dataclasses import replace
         >>> shape = replace(gpt_shape(layers=61, hidden=64, heads=4), experts=Experts(count=8, active=2, ffn=64))
         >>> shape = replace(shape, experts=replace(shape.experts, dense_layers=3))
         >>> layer_kinds(shape, (range(16),)), layer_kinds(shape, (range(16, 32),))
