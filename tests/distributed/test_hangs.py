@@ -16,7 +16,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import ExecutionError
 from trimaran.base.timeline import Timeline
-from trimaran.launch.hangs import HangLimits
+from trimaran.launch.activity import HangLimits
 from trimaran.report.slow_rank import find_slow_ranks
 
 # Far more than a rank needs to be asked, to answer, and to be ended, on a crowded machine.

@@ -64,7 +64,7 @@ def assert_named_and_nothing_left(folder: Path, killed: int, text: str, files: s
     assert "fed_by_workers.py" in text
     assert wait_until(lambda: workers(folder) == [], SOON_S)
     pids = [one.name for one in (folder / "pids").iterdir()]
-    assert not [one for one in set(os.listdir(SHARED)) - files if any(pid in one for pid in pids)]
+    assert not [one for one in {one.name for one in SHARED.iterdir()} - files if any(pid in one for pid in pids)]
     assert list((folder / TEMPORARY).rglob("*")) == []
 
 
@@ -72,7 +72,7 @@ def assert_named_and_nothing_left(folder: Path, killed: int, text: str, files: s
 def test_a_killed_worker_of_a_run_is_named_and_leaves_nothing(
     tmp_path: Path, planned: Path, variables: dict[str, str]
 ) -> None:
-    files = set(os.listdir(SHARED))
+    files = {one.name for one in SHARED.iterdir()}
     command = ["trimaran", "train", f"{JOB}:make_job", "--plan", str(planned / "plan.json")]
     run = Run(command, tmp_path, planned, environment=variables)
     try:
@@ -93,12 +93,10 @@ def test_a_killed_worker_of_a_run_is_named_and_leaves_nothing(
 def test_a_killed_worker_of_a_loop_of_ones_own_is_named_and_leaves_nothing(
     tmp_path: Path, planned: Path, variables: dict[str, str]
 ) -> None:
-    files = set(os.listdir(SHARED))
+    files = {one.name for one in SHARED.iterdir()}
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports())}
     command = ["tests.distributed.fed_by_workers", str(planned / "plan.json")]
-    runs = [
-        Run(command, tmp_path, planned, environment=variables | place | {"RANK": str(rank)}) for rank in range(2)
-    ]
+    runs = [Run(command, tmp_path, planned, environment=variables | place | {"RANK": str(rank)}) for rank in range(2)]
     try:
         for rank, run in enumerate(runs):
             run.wait_for(lambda file=tmp_path / f"steps{rank}": file.exists() and file.read_text() > "2", "step 3")

@@ -41,9 +41,8 @@ from trimaran.base.processes import Process
 from trimaran.base.signals import held_back, leaving
 from trimaran.base.system import at_parents_death, needs_linux
 from trimaran.base.user_errors import refuse_training
-from trimaran.launch.activity import PAGE, Note, Stacks, memory_bytes, opened, stacks_of
+from trimaran.launch.activity import PAGE, HangLimits, Note, Stacks, Watch, memory_bytes, opened, stacks_of
 from trimaran.launch.failures import Failure, find_cause, to_error
-from trimaran.launch.hangs import HangLimits, Watch
 from trimaran.launch.memory import Killings, Limit, group_limit
 from trimaran.launch.world import TIMEOUT_S, DeviceChoice
 

@@ -453,9 +453,8 @@ class Executor:
     def _within_step(self) -> Iterator[None]:
         """What is done inside is the step of this rank; where it fails, nothing of it is kept, and that is said."""
         ACTIVITY.steps = self.steps
-        before, ACTIVITY.phase = ACTIVITY.phase, STEP
         try:
-            with asking(self._asks):
+            with ACTIVITY.during(STEP), asking(self._asks):
                 yield
         except BaseException as error:
             self._reductions.forget()
@@ -463,8 +462,6 @@ class Executor:
             if isinstance(error, Exception) and not isinstance(error, TrimaranError):
                 error.add_note(f"in step {self.steps}")
             raise
-        finally:
-            ACTIVITY.phase = before
 
     def _overlapping_step(self, batch: Any) -> float:
         """A step of those that overlap: begin a global batch, and go on with those under way.

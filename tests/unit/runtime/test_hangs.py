@@ -18,16 +18,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimaran.base.errors import ExecutionError
-from trimaran.launch.activity import ACTIVITY, STEP, Activity, Note, Stacks, opened, stacks_of
-from trimaran.launch.hangs import (
+from trimaran.launch.activity import (
+    ACTIVITY,
     LEAST_S,
     MEDIANS,
     OTHER_S,
     PAUSES,
+    STEP,
+    Activity,
     HangLimits,
+    Note,
+    Stacks,
     Watch,
     collective_timeout,
+    opened,
     process_state,
+    stacks_of,
 )
 
 AT = os.getpid()
@@ -214,8 +220,8 @@ print(*ACTIVITY.share(), flush=True)
 def elsewhere():
     time.sleep(60)
 threading.Thread(target=elsewhere, name="other", daemon=True).start()
-ACTIVITY.steps, ACTIVITY.phase = 7, "step"
-with ACTIVITY.waiting("0AR#b0", (0, 2)):
+ACTIVITY.steps = 7
+with ACTIVITY.during("step"), ACTIVITY.waiting("0AR#b0", (0, 2)):
     time.sleep(60)
 """
 

@@ -184,7 +184,7 @@ class TrainOptions:
         on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, "skip" its update, or
             "rollback" to the last checkpoint
         hang_timeout: how long a training step may go without progress [s]; None: derived from the steps so far
-            (`launch.hangs`); infinite: nobody watches, and collectives end after 32 min
+            (`launch.activity`); infinite: nobody watches, and collectives end after 32 min
         callback_timeout: how long the job's code may go without progress outside of steps [s]; None: half an hour;
             infinite: as long as it takes
         saving: when the state of the training is saved in the run directory; None: only where a signal ends it
@@ -489,7 +489,7 @@ def try_rank(
     """The trial of a plan, before a rank trains by it; as `train_rank`, and with packages that the job imports."""
     # What a rank needs is imported once: its children have it.
     import trimaran.features.training.session  # noqa: F401
-    from trimaran.launch.hangs import OTHER_S
+    from trimaran.launch.activity import OTHER_S
     from trimaran.trial.trial import STEPS, try_plan
     from trimaran.user_code.alone import alone
 

@@ -402,7 +402,7 @@ class _Launching:
 
     def _launch(self, planned: Planned, restarted: int, folder: str = "") -> tuple[RankResult, float | None]:
         from trimaran.emulation.links import launch_on
-        from trimaran.launch.hangs import OTHER_S, HangLimits, collective_timeout
+        from trimaran.launch.activity import OTHER_S, HangLimits, collective_timeout
 
         simulated = planned.simulated
         others = Others()
