@@ -16,7 +16,7 @@ from tests.unit.report.test_files import REPORT
 from trimaran.base.job import Job
 from trimaran.cli.output import console, set_verbosity
 from trimaran.cli.views.plans import print_trained
-from trimaran.features.training.rank import Epoch, RankResult, TrainOptions, _name_of
+from trimaran.features.training.rank import Epoch, TrainOptions, _name_of
 from trimaran.features.training.run_record import RunDirectory
 from trimaran.features.training.train import Trained
 from trimaran.graph.behaviour import WholeMetric
@@ -136,7 +136,8 @@ def test_a_training_that_was_over_says_so_and_how_to_train_more(capsys: pytest.C
         trained = Trained(
             run=RunDirectory(path=Path("runs/new")),
             planned=planned,
-            result=RankResult(epochs=done, epochs_before=before),
+            epochs=done,
+            epochs_before=before,
             report=report,
             options=TrainOptions(resume=Path("runs/old")),
         )
@@ -157,8 +158,8 @@ def test_a_metric_has_the_name_of_its_function(capsys: pytest.CaptureFixture[str
     epoch = Epoch(epoch=1, loss=1.0, accuracy=0.5, seconds=1.0, samples=64)
     planned: Any = SimpleNamespace(source=JobSource(reference="digits", epochs=1))
     report: Any = SimpleNamespace(comparison=None, samples_per_s=None, final={"accuracy": 0.5})
-    run, result = RunDirectory(path=Path("runs/new")), RankResult(epochs=(epoch,), metric=_name_of(f1_score))
-    print_trained(console(), Trained(run=run, planned=planned, result=result, report=report))
+    run, metric = RunDirectory(path=Path("runs/new")), _name_of(f1_score)
+    print_trained(console(), Trained(run=run, planned=planned, epochs=(epoch,), metric=metric, report=report))
     said = capsys.readouterr().out
     assert said.count("f1 score 0.5000") == 2
     assert "accuracy" not in said
@@ -169,12 +170,12 @@ def test_quietly_a_training_says_what_it_has_reached_too(capsys: pytest.CaptureF
     epoch = Epoch(epoch=1, loss=1.0, accuracy=None, seconds=1.0, samples=64)
     planned: Any = SimpleNamespace(source=JobSource(reference="digits", epochs=1))
     report: Any = SimpleNamespace(comparison=None, samples_per_s=None, final={})
-    run, result = RunDirectory(path=Path("runs/new")), RankResult(epochs=(epoch,))
+    run = RunDirectory(path=Path("runs/new"))
     set_verbosity(quiet=True)
     try:
         out = console()
         out.print("The plan.\n\nIts candidates.")
-        print_trained(out, Trained(run=run, planned=planned, result=result, report=report))
+        print_trained(out, Trained(run=run, planned=planned, epochs=(epoch,), report=report))
     finally:
         set_verbosity()
     assert capsys.readouterr().out == "The plan.\nTrained 1 epoch.\n"
@@ -189,7 +190,7 @@ def test_a_training_has_the_step_of_its_report(capsys: pytest.CaptureFixture[str
     report = dataclasses.replace(REPORT, comparison=compared)
     planned: Any = SimpleNamespace(source=JobSource(reference="digits", epochs=2))
     run = RunDirectory(path=Path("runs/new"))
-    print_trained(console(), Trained(run=run, planned=planned, result=RankResult(), report=report))
+    print_trained(console(), Trained(run=run, planned=planned, report=report))
     said = " ".join(capsys.readouterr().out.split())
     assert "A step took 10.0 s, predicted 9.00 s." in said
     assert "a step took 10.0 s and was predicted at 9.00 s" in report._repr_html_()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def _trained_sentence(trained: "Trained") -> str:
     """The epochs, the speed and what was learned, and how far the prediction is off."""
     report, comparison = trained.report, trained.report.comparison
-    done, before = len(trained.result.epochs), trained.result.epochs_before
+    done, before = len(trained.epochs), trained.epochs_before
     if trained.was_over:
         how = trained.how_to_resume(more=True)
         return f"Nothing was left to train: {format_count(done, 'epoch')} had been done before. To train more: {how}"
@@ -42,7 +42,7 @@ def _trained_sentence(trained: "Trained") -> str:
     if report.samples_per_s is not None:
         parts.append(f"{report.samples_per_s:.0f} samples/s")
     if report.final.get("accuracy") is not None:
-        parts.append(f"{trained.result.metric} {report.final['accuracy']:.4f}")
+        parts.append(f"{trained.metric} {report.final['accuracy']:.4f}")
     end = ""
     if comparison is not None and comparison.step.measured_s:
         measured, predicted = map(format_seconds, (comparison.step.measured_s, report.prediction.step_time_s))
@@ -52,16 +52,16 @@ def _trained_sentence(trained: "Trained") -> str:
 
 def print_trained(out: Console, trained: "Trained") -> None:
     """Print the epochs, predicted against measured, and where everything is: a page with a verdict as any other."""
-    result, comparison = trained.result, trained.report.comparison
+    comparison = trained.report.comparison
     out.print()
     begin_verdict()
     out.print(f"[bold]{escape(_trained_sentence(trained))}[/]", soft_wrap=trained.was_over)
-    if result.verified is not None:
-        out.print(escape(str(result.verified)))
-        print_notes(out, result.verified.notes)
+    if trained.verified is not None:
+        out.print(escape(str(trained.verified)))
+        print_notes(out, trained.verified.notes)
     out.print()
-    for epoch in result.epochs:
-        metric = "" if epoch.accuracy is None else f"   {result.metric} {epoch.accuracy:.4f}"
+    for epoch in trained.epochs:
+        metric = "" if epoch.accuracy is None else f"   {trained.metric} {epoch.accuracy:.4f}"
         loss = "all steps skipped" if epoch.loss is None else f"loss {epoch.loss:.4f}"
         out.print(f"epoch {epoch.epoch:3d}   {loss}{metric}   {format_seconds(epoch.seconds)}")
     if comparison is not None:
@@ -69,21 +69,21 @@ def print_trained(out: Console, trained: "Trained") -> None:
         out.print(rank_table(comparison))
         out.print("", kind_table(comparison))
         out.print(noise_line(trained.report.noise))
-    if result.memory is not None:
-        out.print(f"\n{escape(str(result.memory))}")
-    if result.gradient_noise is not None:
+    if trained.memory is not None:
+        out.print(f"\n{escape(str(trained.memory))}")
+    if trained.gradient_noise is not None:
         out.print()
-        for line in gradient_noise_lines(result.gradient_noise):
+        for line in gradient_noise_lines(trained.gradient_noise):
             out.print(escape(line), soft_wrap=True)
     print_notes(out, trained.notes)
     run = trained.run
     out.print()
     if comparison is not None:
         out.print(f"trace    {escape(shown_path(run.trace))}  (for ui.perfetto.dev)", soft_wrap=True)
-    if result.weights is not None:
-        out.print(f"model    {escape(shown_path(result.weights))}", soft_wrap=True)
+    if trained.weights is not None:
+        out.print(f"model    {escape(shown_path(trained.weights))}", soft_wrap=True)
     out.print(f"run      {escape(run.shown)}", soft_wrap=True)
-    if result.checkpoint is not None:
+    if trained.checkpoint is not None:
         out.print(f"go on    {escape(trained.how_to_resume(more=True))}", soft_wrap=True)
 
 

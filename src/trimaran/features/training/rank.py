@@ -76,13 +76,14 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankResult:
-    """Result of a rank; only rank 0's is full.
+class RunResult:
+    """Result of a run, as its first rank has it; of another rank only what that has of the trial.
 
     Attributes:
         epochs: figures of each
         metric: what the job's metric is called
         epochs_before: how many of them the checkpoint had from which it went on
+        steps: training steps that were done in all
         timeline: what happened when, on all ranks
         memory: what the memory plan did; None where there is none
         gradient_noise: noise scale of the gradients; None where it was not asked for
@@ -92,16 +93,15 @@ class RankResult:
         rolled_back: the times that the training went back to a checkpoint for such a loss
         stopped: where a signal has ended the training; None: none has
         weights: the file of the weights; None: they could not be written
-        unsaved: why the weights are not in the run directory; empty: they are
-        notes: what the run had to say of its data, and of checkpoints
-        unsaved_state: why the state at the end is in no checkpoint, where it was to be; empty: it is
-        steps: training steps that were done in all
         checkpoint: the newest one that was committed; None: none was
+        problems: by the name of a file, or a folder, of the run directory why it is not there
+        notes: what the run has shown: of its data, of checkpoints, of skipped steps, of a rank that is slow
     """
 
     epochs: tuple[Epoch, ...] = ()
     metric: str = "metric"
     epochs_before: int = 0
+    steps: int = 0
     timeline: Timeline = field(default_factory=lambda: Timeline([]))
     memory: "MemoryReport | None" = None
     gradient_noise: RunNoise | None = None
@@ -110,11 +110,9 @@ class RankResult:
     rolled_back: "tuple[Rollback, ...]" = ()
     stopped: Stopped | None = None
     weights: Path | None = None
-    unsaved: str = ""
-    notes: tuple[str, ...] = ()
-    unsaved_state: str = ""
-    steps: int = 0
     checkpoint: Path | None = None
+    problems: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +322,7 @@ def train_rank(
     again: bool = False,
     watches: bool = False,
     tried: "Verified | None" = None,
-) -> RankResult:
+) -> RunResult:
     """One rank's part of a run; started by `train_planned`.
 
     Args:
@@ -384,48 +382,41 @@ def train_rank(
     if session.stop_signal is not None:
         loss = None if math.isnan(session.mean_loss) else session.mean_loss
         stopped = Stopped(signal=session.stop_signal, step=session.steps, epoch=len(epochs) + 1, loss=loss)
-    unsaved_state = ""
+    problems = {}
     if options.saving is not None or stopped is not None:
         with ACTIVITY.during("saving the last checkpoint"):
-            unsaved_state = _save_last(session, directory.checkpoints, required=options.saving is not None)
-    executor, notes, memory = session.executor, session.notes, session.memory
-    skipped, rolled_back = session.skipped, session.rolled_back
-    noise = None
+            problems = _save_last(session, directory.checkpoints, required=options.saving is not None)
+    executor, notes, noise = session.executor, session.notes, None
     if options.gradient_noise and epochs:
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.updater.name)
         if started:
             notes = (*notes, f"the gradient noise scale is that of the steps after step {started}")
     if loaded and over:
         notes = (*notes, "no step was left to train: the training of the checkpoint had ended")
-    timeline = session.timeline()
-    final = session.weights()
-    steps, checkpoint = session.steps, session.saved
-    watched = session.verified
+    final, watched = session.weights(), session.verified
     if tried is not None and watched is not None:
         later = (f"later steps were not verified: {watched.reason}",) if watched.reason else ()
         tried = replace(tried, later=watched.steps, notes=(*tried.notes, *later))
-    session.close()
-    if world.rank != 0:
-        return RankResult(verified=tried)
-    saved, unsaved = save_weights(final, directory)
-    return RankResult(
-        steps=steps,
-        checkpoint=checkpoint,
+    result = RunResult(
         epochs=epochs,
         metric=_name_of(session.job.metric),
         epochs_before=epochs_before,
-        timeline=timeline,
-        memory=memory,
+        steps=session.steps,
+        timeline=session.timeline(),
+        memory=session.memory,
         gradient_noise=noise,
         verified=tried,
-        skipped=skipped,
-        rolled_back=rolled_back,
+        skipped=session.skipped,
+        rolled_back=session.rolled_back,
         stopped=stopped,
-        weights=saved,
-        unsaved=unsaved,
-        unsaved_state=unsaved_state,
-        notes=notes,
+        checkpoint=session.saved,
+        notes=(*notes, *skipped_note(session.skipped), *map(str, session.rolled_back)),
     )
+    session.close()
+    if world.rank != 0:
+        return RunResult(verified=tried)
+    saved, lost = save_weights(final, directory)
+    return replace(result, weights=saved, problems=problems | lost)
 
 
 def _open(
@@ -513,7 +504,7 @@ def try_rank(
     return try_plan(rank, partial(join, "trial"), make, open_session, plan.strategy, draws=draws, limit_s=limit_s)
 
 
-def _save_last(session: "Session", folder: Path, *, required: bool) -> str:
+def _save_last(session: "Session", folder: Path, *, required: bool) -> dict[str, str]:
     """Save the state at the end, where the last checkpoint is not of it.
 
     Args:
@@ -522,17 +513,17 @@ def _save_last(session: "Session", folder: Path, *, required: bool) -> str:
         required: it was asked for; otherwise what hinders it is a note
 
     Returns:
-        For people: why there is none; empty: there is one.
+        By the name of the folder why there is none; empty: there is one.
     """
     if session.is_saved(folder):
-        return ""
+        return {}
     try:
         if not required:
             session.check_saving(folder)
         session.save_checkpoint(folder)
     except TrimaranError as error:
-        return f"the state after step {session.steps} was not saved: {error.message}"
-    return ""
+        return {folder.name: f"the state after step {session.steps} was not saved: {error.message}"}
+    return {}
 
 
 def _train_epochs(

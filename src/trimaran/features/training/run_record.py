@@ -524,7 +524,7 @@ def check_runs(parent: Path | None, nbytes: int | None = None) -> None:
             )
 
 
-def save_weights(weights: "Mapping[str, Tensor]", run: RunDirectory) -> tuple[Path | None, str]:
+def save_weights(weights: "Mapping[str, Tensor]", run: RunDirectory) -> tuple[Path | None, dict[str, str]]:
     """Write the weights of a run, where it can be: its directory, the current one, that of temporary files.
 
     Args:
@@ -532,7 +532,7 @@ def save_weights(weights: "Mapping[str, Tensor]", run: RunDirectory) -> tuple[Pa
         run: its directory
 
     Returns:
-        Where they are, None: nowhere; and what went wrong before, empty: nothing did.
+        Where they are, None: nowhere; and by the name of their file why they are not in the run directory.
     """
     from trimaran.runtime.checkpoint.weights import write_weights
 
@@ -553,5 +553,6 @@ def save_weights(weights: "Mapping[str, Tensor]", run: RunDirectory) -> tuple[Pa
         except OSError as error:
             tried.append(f"no folder for the weights: {reason_of(error)}")
         else:
-            return path, "; ".join(tried)
-    return None, "; ".join(tried)
+            elsewhere = f"{'; '.join(tried)}. THE WEIGHTS ARE IN {path}"
+            return path, {run.model.name: elsewhere} if tried else {}
+    return None, {run.model.name: f"the weights are lost: {'; '.join(tried)}"}

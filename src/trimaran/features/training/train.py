@@ -19,7 +19,7 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,9 +40,8 @@ from trimaran.features.training.memory import with_memory_plan
 from trimaran.features.training.rank import (
     PLAIN,
     Beginning,
-    RankResult,
+    RunResult,
     TrainOptions,
-    skipped_note,
     train_rank,
     try_rank,
 )
@@ -59,7 +58,6 @@ from trimaran.features.training.run_record import (
     RUNS,
     RunDirectory,
     RunRecord,
-    Stopped,
     check_runs,
     create_run_directory,
 )
@@ -99,32 +97,27 @@ TRACED_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class Trained(RunResult):
     """A finished run.
 
     Attributes:
         run: its directory
         planned: what was run
-        result: of rank 0
         report: what `report.json` holds, with predicted against measured
-        notes: what the run has shown: of its data, of skipped steps, of a rank that is slow
         unwritten: what could not be written of a run that a signal has ended, for people; empty: all was
         options: how it trained
     """
 
     run: RunDirectory
     planned: Planned
-    result: RankResult
     report: RunReport
-    notes: tuple[str, ...] = ()
     unwritten: str = ""
     options: TrainOptions = PLAIN
 
     @property
     def was_over(self) -> bool:
         """Whether nothing was left to train: the checkpoint that it went on from has all epochs."""
-        result, before = self.result, self.result.epochs_before
-        return self.options.resume is not None and self.stopped is None and before == len(result.epochs) > 0
+        return self.options.resume is not None and self.stopped is None and self.epochs_before == len(self.epochs) > 0
 
     def how_to_resume(self, *, more: bool = False) -> str:
         """The command that goes on from its last checkpoint, or from that which it went on from itself.
@@ -132,14 +125,9 @@ class Trained:
         Args:
             more: with twice the epochs that are done, in place of those it had
         """
-        before, epochs = self.options.resume, str(2 * max(1, len(self.result.epochs))) if more else ""
-        run = self.run if self.result.checkpoint is not None or before is None else RunDirectory(path=before)
+        before, epochs = self.options.resume, str(2 * max(1, len(self.epochs))) if more else ""
+        run = self.run if self.checkpoint is not None or before is None else RunDirectory(path=before)
         return how_to_resume(self.planned.source, run, self.options, epochs=epochs)
-
-    @property
-    def stopped(self) -> Stopped | None:
-        """Where a signal has ended it; None: none has."""
-        return self.result.stopped
 
 
 class _Stopping:
@@ -319,7 +307,7 @@ class _Launching:
     options: TrainOptions
     progress: Progress
 
-    def train(self, planned: Planned, restarts: Restarts) -> tuple[Planned, RankResult, float | None]:
+    def train(self, planned: Planned, restarts: Restarts) -> tuple[Planned, RunResult, float | None]:
         """Launch the ranks until they have done their work.
 
         Args:
@@ -400,7 +388,7 @@ class _Launching:
             error.message += f"\nno plan of another kind: {other.message}"
             raise error from None
 
-    def _launch(self, planned: Planned, restarted: int, folder: str = "") -> tuple[RankResult, float | None]:
+    def _launch(self, planned: Planned, restarted: int, folder: str = "") -> tuple[RunResult, float | None]:
         from trimaran.emulation.links import launch_on
         from trimaran.launch.activity import OTHER_S, HangLimits, collective_timeout
 
@@ -435,7 +423,7 @@ class _Launching:
             )
         finally:
             self.stopping.ended()
-        result: RankResult = results[0]
+        result: RunResult = results[0]
         # A rank that lost another knows less of it than that one.
         reasons = [one.verified for one in results if one.verified is not None and one.verified.reason]
         if untried:
@@ -697,10 +685,10 @@ def how_to_go_on(trained: Trained) -> str:
         trained: the run
     """
     run = trained.run
-    if trained.result.checkpoint is not None:
+    if trained.checkpoint is not None:
         command = trained.how_to_resume()
         return f"to go on: {command}"
-    weights = trained.result.weights
+    weights = trained.weights
     if weights is None:
         return "nothing is left to go on from: neither its state nor its weights could be written"
     # A stale plan runs under no loop but that of `trimaran train`.
@@ -759,7 +747,7 @@ def _listener(notes: RunRecord, stopping: _Stopping, progress: Progress) -> Call
 
 
 def _conclude(
-    planned: Planned, run: RunDirectory, notes: RunRecord, result: RankResult, others: float | None
+    planned: Planned, run: RunDirectory, notes: RunRecord, result: RunResult, others: float | None
 ) -> Trained:
     """Write what is known at the end of a run, and say what of it could not be written.
 
@@ -769,17 +757,10 @@ def _conclude(
     """
     comparison, simulated = None, planned.simulated
     notes.restore(lambda: _write_program(run, simulated))
-    if result.unsaved_state:
-        notes.problems[run.checkpoints.name] = result.unsaved_state
-    if result.weights is None and result.stopped is not None:
-        notes.problems[run.model.name] = f"the weights are lost: {result.unsaved}"
-    elif result.weights is None:
-        raise ExecutionError(
-            f"the training is done, and its weights are lost: {result.unsaved}", code="run.weights-lost"
-        )
-    elif result.weights != run.model:
-        notes.problems[run.model.name] = f"{result.unsaved}. THE WEIGHTS ARE IN {result.weights}"
-    said = [*result.notes, *skipped_note(result.skipped), *map(str, result.rolled_back)]
+    notes.problems |= result.problems
+    if result.weights is None and result.stopped is None:
+        raise ExecutionError(f"the training is done, and {result.problems[run.model.name]}", code="run.weights-lost")
+    said = [*result.notes]
     slow: tuple[SlowRank, ...] = ()
     if len(result.timeline):
         comparison = _compare(simulated, result.timeline)
@@ -833,7 +814,8 @@ def _conclude(
     else:
         notes.stop(result.stopped, summary)
     notes.check()
-    return Trained(run=run, planned=planned, result=result, report=report, notes=tuple(said), unwritten=notes.unwritten)
+    known = {one.name: getattr(result, one.name) for one in fields(result)} | {"notes": tuple(said)}
+    return Trained(**known, run=run, planned=planned, report=report, unwritten=notes.unwritten)
 
 
 def _explained(raised: TrimaranError, planned: Planned) -> TrimaranError:
