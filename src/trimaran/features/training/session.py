@@ -45,6 +45,7 @@ from trimaran.checkpoint_files.pieces import Entry, fill_from
 from trimaran.checkpoint_files.plain import decode, encode
 from trimaran.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.features.training.callbacks import Callbacks, is_nothing, is_power, not_replaceable
+from trimaran.features.training.kept import Kept
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
@@ -205,6 +206,7 @@ class Session:
             data=lambda: self._feed.changes(),
             timeout_s=world.timeout_s,
         )
+        self._kept = Kept(job, self.executor, world.rank)
         self._constants: Constants | None = None
         if captured is not None and captured.flow is not None and is_partitioned(strategy):
             called = {str(node.target) for node in captured.flow.graph.nodes if node.op == "call_module"}
@@ -328,8 +330,6 @@ class Session:
         if self._stepped:
             self._check_readers()
         for share in self._feed.shares():
-            if self._untrained:
-                self._callbacks.see_taken()
             self._untrained = True
             self._iterating = threading.get_ident(), agrees or (self.world_size > 1 and self._feed.streams)
             self._newest, self._hands_out = share.samples, True
@@ -544,7 +544,7 @@ class Session:
             self._check_readers()
         if self._registered:
             saved, self._registered = self._registered, {}
-            for note in self._callbacks.see_registered(saved, self.carried):
+            for note in self._kept.see_registered(saved, self.carried):
                 self._notes += (note,)
                 if self._ends_script:
                     say(f"trimaran: {note}")
@@ -552,7 +552,7 @@ class Session:
         number = self.executor.steps
         self._index = self._feed.index
         step = self.executor.step if self._watch is None else self._watch.step
-        with self._drawing, nullcontext() if self._stepped else self._callbacks.first_step():
+        with self._drawing, nullcontext() if self._stepped else self._kept.first_step():
             loss = step(batch, samples=samples, keep_gradients=keep_gradients)
         self._stepped = True
         counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
@@ -574,7 +574,7 @@ class Session:
         if any(told):
             self._stop_by(told)
         if self._ends_script:
-            self._callbacks.watch()
+            self._watch_loop()
         return loss
 
     def _samples_of(self, batch: Any, fetched: _Fetched | None) -> int | None:
@@ -608,10 +608,14 @@ class Session:
         sizes = microbatch_sizes(samples, replicas=replicas, microbatches=self.strategy.microbatches)
         return sum(sizes[rank * replicas // self.world_size])
 
+    def _watch_loop(self) -> None:
+        self._kept.note_modes()
+        self._callbacks.watch()
+
     def _begin_loop(self) -> None:
         """The loop is one of the user's, whose script ends with the last session."""
         self._ends_script = True
-        self._callbacks.watch()
+        self._watch_loop()
         before = sys.excepthook
 
         def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -959,8 +963,8 @@ class Session:
         # What callbacks keep may say what the samples are.
         in_place = figures.get("kept_in_modules", {})
         kept = [one for one in figures.get("kept", ()) if one not in in_place]
-        anew = not {*self._callbacks.kept()}.difference(in_place)
-        kept += self._callbacks.put_back(in_place)
+        anew = not {*self._kept.names()}.difference(in_place)
+        kept += self._kept.put_back(in_place)
         self.recovered = Recovered(path=source, step=self.steps, passed_over=passed_over, changed=changed)
         self._compare_data(figures.get("seen"))
         self._take_figures(figures)
@@ -1030,7 +1034,7 @@ class Session:
     def _figures(self) -> dict[str, Any]:
         told = self.executor.agreement.gather_objects(self._feed.digest_before(), "what the data were")
         seen = next((one for one in told if one is not None), None)
-        plain, kept = self._callbacks.kept_plain()
+        plain, kept = self._kept.plain()
         figures = {
             "losses": self._losses,
             "samples": self._samples,
@@ -1044,7 +1048,7 @@ class Session:
             "carried": self.carried,
             "kept": kept,
             "kept_in_modules": plain,
-            "registered": self._callbacks.registered(),
+            "registered": self._kept.registered(),
         }
         with self.executor.agreement.alike("what is carried"):
             own, plain = self._own_position(), encode(figures, "session.carried")
