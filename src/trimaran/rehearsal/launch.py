@@ -165,7 +165,7 @@ def run_ranks(
                 rank.process.wait()
             _sweep(mark)
             for request in requests:
-                _remove_empty(request.made_folders)
+                remove_empty(request.made_folders)
     return [ended[request.rank] for request in requests]
 
 
@@ -255,14 +255,19 @@ def _tools(scratch: Path, request: RankRequest) -> None:
     (folder / "nvidia-smi").chmod(0o755)
 
 
+def command_of(path: Path, worker: str = WORKER) -> list[str]:
+    """What starts a rank whose request lies there."""
+    # -P: the folder in which the command was given is not searched before what is installed.
+    return [sys.executable, "-P", "-c", _BOOT, str(_ROOT), worker, str(path)]
+
+
 def _start(request: RankRequest, folder: Path, mark: str, scratch: Path, worker: str) -> _Rank:
     path = folder / f"rank{request.rank}.json"
     put_in_place(path, msgspec.json.encode(request))
     try:
         with Path(request.output).open("ab") as output:
             process = Process(
-                # -P: the folder in which the command was given is not searched before what is installed.
-                [sys.executable, "-P", "-c", _BOOT, str(_ROOT), worker, str(path)],
+                command_of(path, worker),
                 cwd=folder_of_command(),
                 env=_environment(os.environ, mark, scratch),
                 stdin=subprocess.DEVNULL,
@@ -334,7 +339,7 @@ def _sweep(mark: str) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _remove_empty(listed: Path) -> None:
+def remove_empty(listed: Path) -> None:
     """Remove the empty folders that a rank made: what it saves is not written, and a script may look for them."""
     with contextlib.suppress(FileNotFoundError):
         for folder in reversed(listed.read_bytes().split(b"\0")[:-1]):

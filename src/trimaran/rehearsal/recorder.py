@@ -77,6 +77,7 @@ class Recorder:
         self.pool = pool
         self.steps = 0
         self.is_looking = False  # whether a session tries the job, before it trains
+        self.has_refused = False  # whether memory ran out, and the script was told
         self.trained = False  # whether a forward with gradients has begun
         self._updating = 0
         self._purpose: Purpose | None = None
@@ -245,7 +246,8 @@ class Recorder:
             self._refuse(block, nbytes)
 
     def _refuse(self, block: int, nbytes: int) -> NoReturn:
-        """The script catches that memory runs out: it gets the error that it waits for, and no memory."""
+        """The script gets the error that it would get on the device, and no memory."""
+        self.has_refused = True
         del self._taken[block]
         self._blocks = {key: other for key, other in self._blocks.items() if other != block}
         self.empty_cache()

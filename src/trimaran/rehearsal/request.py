@@ -49,6 +49,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         like: of ranks that are not rehearsed, the rehearsed one that stands for it
         awaited: paths that other ranks save, and after how many calls of the group of all ranks: who looks for one
             after more of them finds it
+        granted: what a first run of the rank ended for want of, and this one is given: "memory", "flash_attn"
     """
 
     script: str
@@ -71,6 +72,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     like: dict[int, int] = {}
     awaited: dict[str, int] = {}
     at_barriers: tuple[int, ...] = ()
+    granted: tuple[str, ...] = ()
 
     @property
     def made_folders(self) -> Path:

@@ -2,6 +2,10 @@
 
 Reads a `RankRequest`, simulates the device, runs the script as `__main__` and writes the record, however the script
 ends. The exit status is the script's own; what it prints goes where this process prints.
+
+Whether a script can do without something is seen by running it: it is first run without, as on a device that has no
+more memory. One that fails of that is run a second time by the same process and given it, so that what it would need is
+told.
 """
 
 import contextlib
@@ -61,6 +65,7 @@ class Rank:
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._process = os.getpid()
+        self._began_in = str(Path.cwd()), dict(os.environ)
         self.record = Record(
             rank=request.rank,
             world=request.world,
@@ -77,7 +82,7 @@ class Rank:
         _without_triton()
         import torch
 
-        from trimaran.rehearsal.device import absent, cuda, guard, handlers, kernels
+        from trimaran.rehearsal.device import absent, cuda, guard, kernels
         from trimaran.rehearsal.device.replaced import replace
         from trimaran.rehearsal.groups import Exchanges
         from trimaran.rehearsal.lines import Lines
@@ -93,10 +98,10 @@ class Rank:
         folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
         self._lines = Lines(self.record, folder)
         self._recorder = Recorder(self.record, self._lines, Allocator(request.gpu.memory_bytes))
-        self._recorder.pool.may_refuse = handlers.shortage_is_caught
+        self._recorder.pool.may_refuse = lambda: "memory" not in request.granted
         self._recorder.capability = request.gpu.capability
         device = cuda.install(self._recorder, request)
-        absent.install(self._recorder)
+        absent.install(self._recorder, attention="flash_attn" in request.granted)
         values = Values(self._recorder, request.hints)
         exchanges = Exchanges(self._recorder, request)
         exchanges.install()
@@ -133,6 +138,7 @@ class Rank:
                 cause = cause.__cause__ or cause.__context__
             text = _story_of(cause) if status and isinstance(cause, Exception) else ""
             trace = cause.__traceback__ if text and cause is not None else left.__traceback__
+            self._give(cause)
             self.end("exit", status, text, self._lines.of_traceback(trace))
         except BaseException as error:  # noqa: BLE001  the end of the process
             patches.active = False
@@ -142,6 +148,7 @@ class Rank:
 
     def fail(self, error: BaseException, trace: TracebackType | None) -> None:
         """An exception reached the top."""
+        self._give(error)
         cause, text = _cause_of(error), _story_of(error)
         how: Ending = "invented" if isinstance(cause, NotImplementedError) and "depends on data" in text else "error"
         self.end(how, 1, text, self._lines.of_traceback(trace))
@@ -153,6 +160,8 @@ class Rank:
         from trimaran.rehearsal.groups import ending_of
 
         with self._lock:
+            if status and self._recorder.has_refused:
+                self._run_again("memory")
             self._recorder.finish()
             self.record.end = End(how, status, masked(text), lines)
             self.record.host_s = time.monotonic() - self._began
@@ -163,6 +172,31 @@ class Rank:
             sys.stdout.flush()
             sys.stderr.flush()
             self._exit(status)
+
+    def _give(self, error: BaseException | None) -> None:
+        """Run again with what an error is the lack of, where that can be given."""
+        while error is not None and not (isinstance(error, ImportError) and "flash_attn" in str(error)):
+            error = error.__cause__ or error.__context__
+        if error is not None and "flash_attn" not in self._request.granted:
+            self._run_again("flash_attn")
+
+    def _run_again(self, granted: str) -> None:
+        """Become a new process of this rank, with what is granted; what the first run printed and made is gone."""
+        from trimaran.rehearsal.launch import command_of, remove_empty
+
+        asked, left_s = self._request, self._request.most_seconds - (time.monotonic() - self._began)
+        if os.getpid() != self._process or left_s <= 0.0:
+            return
+        remove_empty(asked.made_folders)
+        asked = msgspec.structs.replace(asked, granted=(*asked.granted, granted), most_seconds=left_s)
+        path = Path(f"{asked.record}.again")
+        path.write_bytes(msgspec.json.encode(asked))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.truncate(asked.output, 0)  # opened for appending: what follows is written from the new end
+        folder, variables = self._began_in
+        os.chdir(folder)
+        os.execve(sys.executable, command_of(path), variables)
 
 
 def _without_triton() -> None:

@@ -2,8 +2,8 @@
 
 Triton comes with every CUDA build of torch, so it is always there, and never the one that is installed: kernels keep
 their decorators, a launch is noted with its tensors and computes nothing. FlashAttention's functions lead to torch's
-operator of the same kernel; it is there only for a script that cannot do without it, since what is imported where its
-absence is expected may be absent on the cluster as well.
+operator of the same kernel; it is there only for a script that cannot do without it, since what may be absent here may
+be absent on the cluster as well.
 """
 
 import importlib
@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from trimaran.rehearsal.device.handlers import EVERYTHING, names_caught
 from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.record import Kernel
 from trimaran.rehearsal.recorder import Recorder, form_of
@@ -33,18 +32,17 @@ FLASH_VERSION = "2.8.3"
 
 _OWN = str(Path(__file__).parents[1])
 
-_CATCHING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException", EVERYTHING}
 
-
-def install(recorder: Recorder) -> None:
+def install(recorder: Recorder, *, attention: bool) -> None:
     """Make the packages importable that are not installed.
 
     Args:
         recorder: notes launches
+        attention: whether FlashAttention is among them
     """
     sys.modules.pop("triton", None)
     sys.meta_path.insert(0, _Triton("triton", recorder))
-    if "flash_attn" not in sys.modules and find_spec("flash_attn") is None:
+    if attention and "flash_attn" not in sys.modules and find_spec("flash_attn") is None:
         sys.meta_path.append(_FlashAttention("flash_attn", recorder))
     # torch itself goes on as without it: it would compile for a GPU.
     from torch.utils import _triton
@@ -279,10 +277,6 @@ def _decorator(kind: type[KernelFunction]) -> Callable[..., Any]:
 class _FlashAttention(_Absent):
     """Attention by the kernel that torch has as well."""
 
-    def wanted(self) -> bool:
-        """Only where nobody expects its absence."""
-        return not _absence_expected()
-
     def create_module(self, spec: Any) -> types.ModuleType:
         """One that refuses what it has not.
 
@@ -359,20 +353,3 @@ def _attend_ragged(
         scale=softmax_scale,
     )[0]  # fmt: skip
     return made
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Who imports
-
-
-def _absence_expected() -> bool:
-    """Whether an import that runs now lies where an ImportError is caught, in the script or in what it imports."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename == f"{_OWN}/worker.py":
-            return False
-        if not code.co_filename.startswith(("<frozen", _OWN)) and names_caught(code, frame.f_lasti) & _CATCHING:
-            return True
-        frame = frame.f_back
-    return False
