@@ -24,6 +24,7 @@ import msgspec
 from trimaran.base.errors import InputError
 from trimaran.rehearsal.calls import (
     ASIDE,
+    MESSAGES,
     Call,
     Member,
     Shared,
@@ -31,7 +32,6 @@ from trimaran.rehearsal.calls import (
     Waits,
     disagreement,
     members_of,
-    message_disagreement,
 )
 from trimaran.rehearsal.deadlock import Blocked, Game
 from trimaran.rehearsal.record import Frame, Part, Record, Sync, TensorForm
@@ -295,6 +295,28 @@ _DIFFERS: dict[str, tuple[str, str]] = {
     "ended": ("A rank ends while others go on", "Let every rank leave at the same call, or none."),
 }
 
+_DIFFERS_OF_MESSAGES: dict[str, tuple[str, str]] = {
+    "order": (
+        "Messages are received in another order than they are sent",
+        "Receive in the order of sending, or put each message in its own pair of calls.",
+    ),
+    "alone": (
+        "A message has no other side",
+        "Give every send a receive on the other rank; stages of a pipeline take one number of microbatches.",
+    ),
+    "steps": ("Ranks that exchange messages do different numbers of steps", _DIFFERS["steps"][1]),
+    "ended": ("A rank ends while another waits for its message", _DIFFERS["ended"][1]),
+    "type": (
+        "A message has another type than what is received",
+        "Receive into a tensor of the type and size that is sent.",
+    ),
+    "shape": (
+        "A message has another size than what is received",
+        "Receive into a tensor of the type and size that is sent.",
+    ),
+    "operation": ("A message of an object meets one of a tensor", "Receive an object where one is sent."),
+}
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Alignment
@@ -303,9 +325,10 @@ _DIFFERS: dict[str, tuple[str, str]] = {
 def _cost(one: Call, other: Call) -> float:
     """Of taking two calls for each other. Leaving a call out costs 1."""
     same_line = one.lines == other.lines
-    if not disagreement((one, other)):
+    difference = disagreement((one, other))
+    if not difference:
         return 0.0 if same_line else 0.3
-    if one.asked.operation != other.asked.operation:
+    if difference == "operation":
         return 1.9
     return 0.8 if same_line else 1.2
 
@@ -469,10 +492,11 @@ class _Comparison:
         self, kind: FindingKind, group: Shared | None, position: int, sides: Sequence[Side], when: float, why: str = ""
     ) -> None:
         """A finding that is told by what each side does."""
-        said, remedy = _DIFFERS[kind]
+        is_message = any(side.operation in MESSAGES for side in sides)
+        said, remedy = (_DIFFERS_OF_MESSAGES if is_message else _DIFFERS)[kind]
         place = f" in {group_text(self.views[group])}" if group is not None else ""
         what = "; ".join(side_text(side) + self._played_text(side.ranks) for side in sides)
-        text = f"{said}{place} (call {position + 1}): {what}{why}."
+        text = f"{said}{place} ({'message' if is_message else 'call'} {position + 1}): {what}{why}."
         view = self.views[group] if group is not None else None
         self.found.append((when, Finding(kind, view, position, tuple(sides), text, remedy)))
 
@@ -534,7 +558,7 @@ class _Comparison:
             groups[group] = there
         for group, there in groups.items():
             self.groups += 1
-            self._compare_group(group, there)
+            self._compare_calls(group, {member.rank: member.calls.get(group, []) for member in there})
         for (description, size), alone in single.items():
             name = f' "{description}"' if description else ""
             text = (
@@ -543,8 +567,8 @@ class _Comparison:
             )
             self.unsure.append(Unsure("single", text))
 
-    def _compare_group(self, group: Shared, there: Sequence[Member]) -> None:
-        lists = {member.rank: member.calls.get(group, []) for member in there}
+    def _compare_calls(self, group: Shared, lists: Mapping[int, list[Call]]) -> None:
+        """Calls that members ask of a group, or messages one way between two of them."""
         self.calls += sum(map(len, lists.values()))
         for position in range(max(map(len, lists.values()))):
             calls = [calls[position] for calls in lists.values() if position < len(calls)]
@@ -555,6 +579,8 @@ class _Comparison:
             if over or disagreement(calls):
                 self._explain(group, lists, position)
                 return
+        if any(call.is_message for calls in lists.values() for call in calls):
+            return
         # Where the main thread is while another one asks is by chance.
         if not any(call.asked.group.endswith(ASIDE) for calls in lists.values() for call in calls):
             self._compare_places(group, lists)
@@ -664,6 +690,8 @@ class _Comparison:
         else:
             ended = theirs[0] if other is None else ours[0]
             kind, why = self._missing_kind(ended, ours[0] if other is None else theirs[0])
+            if (one or other or mine[0]).is_message:
+                why += f"; {len(mine)} on rank {ours[0][0]} and {len(others)} on rank {theirs[0][0]}"
             self.told.update(ended)
         self.add(kind, group, i, sides, when, why)
 
@@ -701,8 +729,7 @@ class _Comparison:
 
     def compare_messages(self) -> None:
         """Messages of each ordered pair of ranks, one by one."""
-        sent: dict[tuple[Shared, int, int], list[Call]] = {}
-        got: dict[tuple[Shared, int, int], list[Call]] = {}
+        ways: dict[tuple[Shared, int, int], dict[int, list[Call]]] = {}
         apart: list[tuple[int, int]] = []
         for member in self.members.values():
             for call in member.all_calls():
@@ -713,13 +740,11 @@ class _Comparison:
                     self.unsure.append(Unsure("any_source", text, call.lines))
                 elif call.peer not in self.members or not self.members[call.peer].is_rehearsed:
                     apart.append((call.rank, call.peer))
-                elif call.asked.operation.startswith("send"):
-                    sent.setdefault((call.group, call.rank, call.peer), []).append(call)
                 else:
-                    got.setdefault((call.group, call.peer, call.rank), []).append(call)
-        for group, source, target in sorted({*sent, *got}):
-            key = (group, source, target)
-            self._compare_pair(group, source, target, sent.get(key, []), got.get(key, []))
+                    ends = (call.rank, call.peer) if call.asked.operation.startswith("send") else (call.peer, call.rank)
+                    ways.setdefault((call.group, *ends), {end: [] for end in ends})[call.rank].append(call)
+        for (group, _, _), lists in sorted(ways.items()):
+            self._compare_calls(group, lists)
         if apart:
             rank, peer = apart[0]
             text = (
@@ -727,65 +752,6 @@ class _Comparison:
                 f"with rank {peer}: whether the other side agrees is not known."
             )
             self.unsure.append(Unsure("single", text))
-
-    def _compare_pair(self, group: Shared, source: int, target: int, sends: list[Call], gets: list[Call]) -> None:
-        self.calls += len(sends) + len(gets)
-        for position in range(max(len(sends), len(gets))):
-            send = sends[position] if position < len(sends) else None
-            get = gets[position] if position < len(gets) else None
-            if send is not None and get is not None:
-                difference = message_disagreement(send, get)
-                if not difference:
-                    continue
-                kind: FindingKind = difference
-                elements = Counter(sum(call.elements) for call in sends[position : position + NEAR])
-                if (
-                    kind == "shape"
-                    and len(sends) == len(gets)
-                    and elements == Counter(sum(call.elements) for call in gets[position : position + NEAR])
-                ):
-                    kind = "order"
-                sides = [self.side([source], send), self.side([target], get)]
-                self._add_message(kind, group, position, sides, self._when(send, get))
-                return
-            there = send or get
-            over = target if get is None else source
-            if there is None or not self._is_firm([over], [there]):
-                if there is not None:
-                    self._note_stopped(group, [over], there)
-                return
-            kind, why = self._missing_kind([over], [there.rank])
-            self.told.add(over)
-            numbers = f"; {len(sends)} are sent from rank {source} to rank {target}, {len(gets)} are received"
-            sides = [self.side([there.rank], there), self.end_side([over])]
-            self._add_message(kind, group, position, sides, self._when(there), why + numbers)
-            return
-
-    def _add_message(
-        self, kind: FindingKind, group: Shared, position: int, sides: Sequence[Side], when: float, why: str = ""
-    ) -> None:
-        self.at_fault.add(group)
-        what = "; ".join(side_text(side) for side in sides)
-        said = {
-            "order": "Messages are received in another order than they are sent",
-            "alone": "A message has no other side",
-            "steps": "Ranks that exchange messages do different numbers of steps",
-            "ended": "A rank ends while another waits for its message",
-            "type": "A message has another type than what is received",
-            "shape": "A message has another size than what is received",
-            "operation": "A message of an object meets one of a tensor",
-        }[kind]
-        one = "Give every send a receive on the other rank; stages of a pipeline take one number of microbatches."
-        remedy = {
-            "order": "Receive in the order of sending, or put each message in its own pair of calls.",
-            "alone": one,
-            "steps": _DIFFERS["steps"][1],
-            "ended": _DIFFERS["ended"][1],
-            "operation": "Receive an object where one is sent.",
-        }.get(kind, "Receive into a tensor of the type and size that is sent.")
-        text = f"{said} in {group_text(self.views[group])} (message {position + 1}): {what}{why}."
-        finding = Finding(kind, self.views[group], position, tuple(sides), text, remedy)
-        self.found.append((when, finding))
 
     # -----------------------------------------------------------------------------------------------------------------
     # Single ranks

@@ -170,8 +170,11 @@ def label_of(call: Call) -> tuple[object, ...]:
     """What NCCL needs to be equal on every member: operation, reduction, root, type, number of elements.
 
     Shapes may differ where their elements are as many; members that exchange uneven parts are compared pair by pair.
+    Both ends of a message have one label.
     """
     asked = call.asked
+    if call.is_message:
+        return ("object",) if asked.operation.endswith("_object") else ("tensors", call.types, sum(call.elements))
     if asked.operation == "barrier":
         return ("barrier",)
     if asked.operation.endswith("_object"):
@@ -196,7 +199,7 @@ def disagreement(calls: Sequence[Call]) -> Difference:
     """How calls of one place in a group's order differ.
 
     Args:
-        calls: of different members of one group, asked for at the same place
+        calls: of different members of one group, asked for at the same place, or the two ends of a message
 
     Returns:
         What differs first, in the order of `Difference`.
@@ -204,6 +207,8 @@ def disagreement(calls: Sequence[Call]) -> Difference:
     first = calls[0]
     if "uneven" not in first.label and all(call.label == first.label for call in calls):
         return ""
+    if first.is_message:
+        return "operation" if len({call.label[0] for call in calls}) > 1 else _form(calls)
     if len({call.asked.operation for call in calls}) > 1:
         return "operation"
     operation = first.asked.operation
@@ -215,11 +220,9 @@ def disagreement(calls: Sequence[Call]) -> Difference:
         return "root"
     if operation.endswith("_object"):
         return ""
-    if len({call.types for call in calls}) > 1:
-        return "type"
     flows = {call.rank: flow(call) for call in calls}
-    if any(parts is None for parts in flows.values()):
-        return "shape" if len({call.elements for call in calls}) > 1 else ""
+    if len({call.types for call in calls}) > 1 or any(parts is None for parts in flows.values()):
+        return _form(calls)
     place = {rank: number for number, rank in enumerate(first.group.ranks)}
     for one, gives in flows.items():
         for other, gets in flows.items():
@@ -228,13 +231,11 @@ def disagreement(calls: Sequence[Call]) -> Difference:
     return ""
 
 
-def message_disagreement(send: Call, receive: Call) -> Difference:
-    """How a message differs from what is received: "operation", "type", "shape" or ""."""
-    if send.asked.operation.endswith("_object") != receive.asked.operation.endswith("_object"):
-        return "operation"
-    if send.types != receive.types:
+def _form(calls: Sequence[Call]) -> Difference:
+    """How the tensors of calls differ."""
+    if len({call.types for call in calls}) > 1:
         return "type"
-    return "shape" if sum(counts(send.asked.inputs)) != sum(counts(receive.asked.outputs)) else ""
+    return "shape" if len({call.elements for call in calls}) > 1 else ""
 
 
 # ---------------------------------------------------------------------------------------------------------------------

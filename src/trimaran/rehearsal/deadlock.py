@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trimaran.rehearsal.calls import Call, Member, Order, Unit, Waits, disagreement, message_disagreement
+from trimaran.rehearsal.calls import Call, Member, Order, Unit, Waits, disagreement
 from trimaran.rehearsal.record import Await, Frame, Mark
 
 
@@ -230,11 +230,7 @@ class Game:
         calls = [call for _, call in there.values()]
         if self._missing(calls[0], there):
             return
-        if calls[0].is_message:
-            sends = sorted(calls, key=lambda call: not call.asked.operation.startswith("send"))
-            if len(sends) > 1 and message_disagreement(*sends):
-                return
-        elif len(calls) > 1 and disagreement(calls):
+        if len(calls) > 1 and disagreement(calls):
             return
         del self._arrived[meeting]
         for point, _ in there.values():
