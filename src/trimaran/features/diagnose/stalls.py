@@ -38,6 +38,7 @@ from trimaran.planner.pins import MOST_WORKERS
 from trimaran.planning.loaded_plans import as_planned
 from trimaran.planning.preparation import cluster_environment, prepare
 from trimaran.planning.requests import EVERYTHING, PlanRequest
+from trimaran.pricing.curves import at_size
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.plan_file import check_has_program, check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph
@@ -290,8 +291,9 @@ def _facts_of(
     samples = sample_costs(sampled, how="samples") if sampled else None
     readers, exchange, halves = len(sampled) or 1, runs[0].exchange, runs[0].halves
     nbytes, ddp = summed_bytes(task.strategy, task.program), None
-    if exchange is not None and halves is not None:
-        whole_s, spared_s = exchange.seconds(nbytes), exchange.seconds(nbytes) - halves.seconds(nbytes / 2)
+    if exchange:
+        whole_s = at_size(exchange, nbytes).seconds
+        spared_s = whole_s - at_size(halves, nbytes // 2).seconds
         coded = "" if task.strategy.compression is None else task.strategy.compression.name
         ddp = {"comm_hook": coded, "exchange_ns": 1e9 * whole_s, "spared_s": max(0.0, spared_s)}
     return {

@@ -17,10 +17,6 @@ Properties of a data set, found with a second instance before the training reads
 
 The samples of a rank are read once in advance, to learn which files hold them: only then can the host be asked to
 forget these before they are read in earnest.
-
-Time of an all-reduce over all ranks while nothing else runs.
-
-Runs inside the ranks; imports torch.
 """
 
 import itertools
@@ -30,20 +26,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.timeline import Timeline
 from trimaran.launch.world import World
+from trimaran.measure.calibration.links import measure_curves
 from trimaran.measure.findings import Sampled
 from trimaran.measure.input_pipeline import measure_samples
 from trimaran.measure.rounds import largest
 from trimaran.measure.stalls.page_cache import Forgotten, OpenedFiles, forget, held_files
 from trimaran.measure.stalls.steps import TimedStep, Way, sum_loadings
+from trimaran.pricing.tables import Curve, CurveKey
 from trimaran.program.layout import strategy_layout
 from trimaran.program.strategy import Feeding, Strategy
+from trimaran.program.types import Kind
 from trimaran.runtime.data.batch_shares import Share, microbatch_sizes
 from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.data.orders import draw_order
@@ -230,63 +226,8 @@ class Probe:
             raise InputError(fault.text, samples=fault.samples) from error
 
 
-_SMALL_BYTES = 1024
-_MEDIUM_BYTES = 64 << 10
-_LARGE_BYTES = 4 << 20
-_LARGE_S = 0.2
-_TRIES = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeTime:
-    """Time of an all-reduce over all ranks while nothing else runs: a latency and a rate.
-
-    Attributes:
-        latency_s: of a small one [s]
-        bytes_per_s: of the tensor, beyond that [bytes/s]
-    """
-
-    latency_s: float
-    bytes_per_s: float
-
-    def seconds(self, nbytes: float) -> float:
-        """Time of an exchange [s].
-
-        Example:
-            >>> ExchangeTime(latency_s=0.5, bytes_per_s=100.0).seconds(50)
-            1.0
-        """
-        return self.latency_s + nbytes / self.bytes_per_s
-
-
-def measure_exchange(world: World, nbytes: int, dtype: torch.dtype = torch.float32) -> ExchangeTime:
-    """Time of an all-reduce over all ranks while they do nothing else; every rank takes part.
-
-    Args:
-        world: this rank
-        nbytes: a size that is of interest [bytes]
-        dtype: of what is added up
-    """
-    small_s = _time_exchange(world, _SMALL_BYTES, dtype)
-    medium_s = largest(world, _time_exchange(world, _MEDIUM_BYTES, dtype))
-    # On a slow link no more than takes a moment.
-    large = max(_MEDIUM_BYTES, min(nbytes, _LARGE_BYTES, int(_MEDIUM_BYTES * _LARGE_S / medium_s)) // 4 * 4)
-    large_s = _time_exchange(world, large, dtype)
-    return ExchangeTime(latency_s=small_s, bytes_per_s=(large - _SMALL_BYTES) / max(large_s - small_s, 1e-9))
-
-
-def _time_exchange(world: World, nbytes: int, dtype: torch.dtype) -> float:
-    tensor = torch.zeros(nbytes // dtype.itemsize, dtype=dtype, device=world.device)
-    durations = []
-    for _ in range(_TRIES + 1):
-        started = time.perf_counter()
-        dist.all_reduce(tensor)
-        if world.device != "cpu":
-            torch.cuda.synchronize()
-        durations.append(time.perf_counter() - started)
-    # The first one waits for the last rank; other programs can only lengthen the others.
-    return min(durations[1:])
-
+_EXCHANGED_BYTES = (1 << 10, 16 << 10, 128 << 10, 1 << 20, 4 << 20)
+"""Of the all-reduces that are timed; a link on which the last takes long has those before it [bytes]."""
 
 WAY_S = 3.0
 """Time that the steps of one way take, where their number is not given [s]."""
@@ -309,7 +250,8 @@ class RankRun:
         forgotten: these files, as the host was last asked to forget them
         samples: of the data set
         wanted: steps of each way that were wanted
-        exchange: what adding up takes; None where gradients are not added up over all ranks
+        exchange: what adding up takes while nothing else runs, by bytes; none where gradients are not added up over all
+            ranks
         halves: the same of numbers of 16 bits
         sampled: what its samples take; None where it reads none, or it was not asked for
     """
@@ -321,9 +263,9 @@ class RankRun:
     forgotten: Forgotten
     samples: int
     wanted: int
-    exchange: ExchangeTime | None
+    exchange: Curve
     sampled: Sampled | None
-    halves: ExchangeTime | None = None
+    halves: Curve = ()
 
 
 def run_ways(
@@ -380,10 +322,11 @@ def run_ways(
             if probe is not None and reads_files and block.way == "cold":
                 forgotten = probe.forget(range(block.first, block.first + block.batches))
             run.take(block)
-    exchange = halves = None
+    exchange: Curve = ()
+    halves: Curve = ()
     if gradient_bytes and world.size > 1:
-        exchange = measure_exchange(world, gradient_bytes)
-        halves = measure_exchange(world, gradient_bytes // 2, torch.bfloat16)
+        keys = [CurveKey(kind, world.size) for kind in (Kind.ALL_REDUCE, f"{Kind.ALL_REDUCE} bf16")]
+        exchange, halves = measure_curves(world, keys, sizes=_EXCHANGED_BYTES).values()
     sampled = None
     if samples and probe is not None:
         sampled = measure_samples(

@@ -11,8 +11,9 @@ from trimaran.measure.findings import Sampled
 from trimaran.measure.observe.records import mean_step
 from trimaran.measure.stalls.findings import StallFindings, WayFindings
 from trimaran.measure.stalls.page_cache import Forgotten
-from trimaran.measure.stalls.rank import ExchangeTime, RankRun
+from trimaran.measure.stalls.rank import RankRun
 from trimaran.measure.stalls.steps import CLASSES, Split, TimedStep
+from trimaran.pricing.types import Cost
 
 MS = 1e-3
 
@@ -50,7 +51,7 @@ def run(**fields: Any) -> RankRun:
         forgotten=Forgotten(),
         samples=1000,
         wanted=10,
-        exchange=None,
+        exchange=(),
         sampled=sampled(),
     )
     return replace(plain, **fields)
@@ -101,5 +102,9 @@ def task(**strategy: Any) -> Any:
 
 def exchanging(cached: WayFindings, *, latency: float, bytes_per_ms: float) -> StallFindings:
     """With an exchange that takes so long alone, of gradients of any type."""
-    exchange = ExchangeTime(latency_s=MS * latency, bytes_per_s=bytes_per_ms / MS)
+    exchange = tuple(
+        (nbytes, Cost(seconds, seconds, seconds, "example"))
+        for nbytes in (48, 96)
+        for seconds in [MS * (latency + nbytes / bytes_per_ms)]
+    )
     return findings(cached, runs=(run(exchange=exchange, halves=exchange),) * 2)

@@ -24,7 +24,7 @@ def run(steps: list[TimedStep], timeline: Timeline | None = None) -> RankRun:
         forgotten=Forgotten(),
         samples=64,
         wanted=len(steps),
-        exchange=None,
+        exchange=(),
         sampled=None,
     )
 
