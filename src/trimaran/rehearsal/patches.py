@@ -1,8 +1,6 @@
 """What of torch is replaced in a rank's process, apart from its device and its groups.
 
-Modules and parameters that are without data, storages resized in place (FSDP gives memory back so), attention by the
-kernel that the target would take, values that scripts ask of tensors, parts of the step, what is saved. Each is one
-function here with its reason.
+`PATCHES` is the table: the module, the function that replaces parts of it, the reason.
 """
 
 import contextlib
@@ -81,31 +79,14 @@ class Patches:
         replace(fake_tensor, init_gpu_context=lambda _: None)  # a CUDA build would take a tensor of the device
         for known in (_foreach_supported_types, torch.utils._foreach_utils._foreach_supported_types):
             known.append(FakeTensor)  # optimizers take lists, as on the target
-        self._values_of_tensors()
-        self._storages()
-        self._modules()
-        self._attention()
-        self._compile()
-        self._threads()
-        self._steps()
-        self._lengths()
-        self._files.install()
-        self._checks_of_ddp()
-        self._synchronised_norms()
-        self._nested()
-        self._profilers()
-        when_imported("torch.distributed.tensor._sharding_prop", self._long_lists)
-        # A stage whose parameters are without data would be left on the host, as one of torch.export's is.
-        when_imported("torch.distributed.pipelining.stage", lambda stage: replace(stage, FakeTensor=_Never))
-        when_imported("torch.distributed.tensor.parallel.loss", self._parallel_losses)
-        when_imported("torch.distributed.fsdp._optim_utils", self._optimizers_of_others)
-        when_imported("torch.distributed.optim.zero_redundancy_optimizer", self._parts_of_optimizers)
+        for target, replacement, _ in PATCHES:
+            when_imported(target, functools.partial(replacement, self))
         torch.distributions.Distribution.set_default_validate_args(False)  # their conditions are about data
 
     # -----------------------------------------------------------------------------------------------------------------
     # Tensors
 
-    def _values_of_tensors(self) -> None:
+    def _values_of_tensors(self, _: Any) -> None:
         """What a script reads from a tensor outside of operators."""
         values, numpy = self._values, torch.Tensor.numpy
 
@@ -159,7 +140,7 @@ class Patches:
         if isinstance(local, FakeTensor) and local.device.type == "cuda":
             self._recorder.use(local, stream.number)
 
-    def _storages(self) -> None:
+    def _storages(self, _: Any) -> None:
         """FSDP resizes storages in place to give memory back and to take it again."""
         resize = torch.UntypedStorage.resize_
 
@@ -173,7 +154,7 @@ class Patches:
     # -----------------------------------------------------------------------------------------------------------------
     # Modules
 
-    def _modules(self) -> None:
+    def _modules(self, _: Any) -> None:
         """Parameters and buffers are without data from the start; moving a module keeps their identity."""
         recorder = self._recorder
         apply: Any = nn.Module._apply
@@ -345,7 +326,7 @@ class Patches:
     # -----------------------------------------------------------------------------------------------------------------
     # Kernels of the target
 
-    def _attention(self) -> None:
+    def _attention(self, _: Any) -> None:
         """The CPU build would take attention's plain form, which keeps all scores."""
         from trimaran.graph.trace.meta import attend as as_on_target
 
@@ -396,7 +377,7 @@ class Patches:
 
         replace(flexible, flex_attention=flex_attention)
 
-    def _compile(self) -> None:
+    def _compile(self, _: Any) -> None:
         """Compiled code is not rehearsed; the same model uncompiled is, and that is said."""
         from torch._dynamo.eval_frame import OptimizedModule, _NullDecorator
 
@@ -432,7 +413,7 @@ class Patches:
     # -----------------------------------------------------------------------------------------------------------------
     # Threads, processes
 
-    def _threads(self) -> None:
+    def _threads(self, _: Any) -> None:
         """Modes belong to a thread, and are inherited by forked workers of loaders, which make real batches."""
         run = threading.Thread.run
 
@@ -459,7 +440,7 @@ class Patches:
     # -----------------------------------------------------------------------------------------------------------------
     # Parts of the step
 
-    def _steps(self) -> None:
+    def _steps(self, _: Any) -> None:
         """Where a forward with gradients, a backward and a step of an optimizer begin and end."""
         recorder, exchanges = self._recorder, self._exchanges
         counts: dict[int, int] = {}
@@ -564,7 +545,7 @@ class Patches:
         register_optimizer_step_post_hook(after)
         replace(Optimizer, __init__=made)
 
-    def _lengths(self) -> None:
+    def _lengths(self, _: Any) -> None:
         """How many steps the script says that it takes: by the length of its loader, or by its schedule."""
         recorder, batches = self._recorder, dict[int, list[int]]()
         ends: list[int] = [0]
@@ -613,7 +594,7 @@ class Patches:
     # -----------------------------------------------------------------------------------------------------------------
     # Checks
 
-    def _checks_of_ddp(self) -> None:
+    def _checks_of_ddp(self, _: Any) -> None:
         """DDP compares shapes with its peers below Python; there are none to compare with. What its buckets are for.
 
         What the comparison asks for is: how many parameters each rank has; sizes and strides of the first rank's.
@@ -643,7 +624,7 @@ class Patches:
 
         return marked
 
-    def _synchronised_norms(self) -> None:
+    def _synchronised_norms(self, _: Any) -> None:
         """SyncBatchNorm leaves out members with an empty input, which it finds by what they sent: there are none."""
         from torch.nn.modules._functions import SyncBatchNorm
 
@@ -658,7 +639,7 @@ class Patches:
 
         replace(SyncBatchNorm, forward=staticmethod(with_all))
 
-    def _nested(self) -> None:
+    def _nested(self, _: Any) -> None:
         """Rows of different lengths are told apart by a number, which torch's fake mode would make a symbol."""
         numbers = itertools.count(2**40)
         symbolic = FakeTensorMode.create_symbolic_nested_int
@@ -687,8 +668,7 @@ class Patches:
 
         replace(nn.TransformerEncoder, forward=padded)
 
-    @staticmethod
-    def _optimizers_of_others(module: Any) -> None:
+    def _optimizers_of_others(self, module: Any) -> None:
         """With `use_orig_params` an FSDP rank has state of the parameters that it holds a part of.
 
         It is told of the rest by others, which are taken to have what this one has.
@@ -714,8 +694,7 @@ class Patches:
 
         replace(module, _map_param_key_to_optim_keys=keys, _allgather_state_info=infos)
 
-    @staticmethod
-    def _parts_of_optimizers(module: Any) -> None:
+    def _parts_of_optimizers(self, module: Any) -> None:
         """Ranks tell each other their part of an optimizer's state, as bytes.
 
         Of a rank that is not rehearsed it is taken to be as this rank's, for its own parameters.
@@ -754,8 +733,7 @@ class Patches:
         replace(module.ZeroRedundancyOptimizer, consolidate_state_dict=all_parts)
         replace(module, _broadcast_object=part)
 
-    @staticmethod
-    def _long_lists(module: Any) -> None:
+    def _long_lists(self, module: Any) -> None:
         """DTensor looks through all tensors of an optimizer's list again for each of them: once is enough.
 
         What it looks for is whether tensors with strided shards have one flag or both, so one tensor for each tells.
@@ -778,7 +756,7 @@ class Patches:
 
         replace(module, _propagate_use_strided_shard_flag=propagate)
 
-    def _profilers(self) -> None:
+    def _profilers(self, _: Any) -> None:
         """The profiler finds no driver to ask about the device; the host's side of it works."""
         from torch.autograd import profiler
 
@@ -789,6 +767,59 @@ class Patches:
             self._recorder.note("torch.profiler: of the host only")
 
         replace(profiler.profile, __init__=of_the_host)
+
+    def _saved(self, _: Any) -> None:
+        self._files.install()
+
+    def _stages(self, module: Any) -> None:
+        replace(module, FakeTensor=_Never)
+
+
+PATCHES: tuple[tuple[str, Callable[[Patches, Any], None], str], ...] = (
+    ("torch", Patches._values_of_tensors, "values that scripts ask of tensors; pinned memory"),
+    ("torch.storage", Patches._storages, "FSDP gives memory back by resizing storages in place"),
+    ("torch.nn.modules.module", Patches._modules, "modules and parameters are without data from the start"),
+    ("torch.nn.functional", Patches._attention, "the CPU build would keep all scores of attention"),
+    (
+        "torch",
+        Patches._compile,
+        "compiled code is not rehearsed: the script runs without, and that is said",
+    ),
+    (
+        "torch.utils.data._utils.worker",
+        Patches._threads,
+        "modes belong to a thread; workers of loaders make real batches",
+    ),
+    ("torch.optim.optimizer", Patches._steps, "where forward, backward and update begin and end"),
+    ("torch.utils.data.dataloader", Patches._lengths, "how many steps the script says that it takes"),
+    ("torch.serialization", Patches._saved, "what is saved is kept, not written"),
+    ("torch.nn.parallel.distributed", Patches._checks_of_ddp, "DDP compares shapes with its peers below Python"),
+    ("torch.nn.modules._functions", Patches._synchronised_norms, "SyncBatchNorm leaves out members without data"),
+    ("torch.nested", Patches._nested, "rows of different lengths would be told apart by symbols"),
+    ("torch.autograd.profiler", Patches._profilers, "there is no driver for the profiler to ask"),
+    (
+        "torch.distributed.tensor._sharding_prop",
+        Patches._long_lists,
+        "DTensor looks through an optimizer's list for each of it",
+    ),
+    ("torch.distributed.pipelining.stage", Patches._stages, "a stage without data would be left on the host"),
+    (
+        "torch.distributed.tensor.parallel.loss",
+        Patches._parallel_losses,
+        "`loss_parallel` has no cross-entropy to know a loss by",
+    ),
+    (
+        "torch.distributed.fsdp._optim_utils",
+        Patches._optimizers_of_others,
+        "FSDP asks others for their optimizer's state",
+    ),
+    (
+        "torch.distributed.optim.zero_redundancy_optimizer",
+        Patches._parts_of_optimizers,
+        "so does ZeroRedundancyOptimizer",
+    ),
+)
+"""What is replaced: a module, once it is imported; what replaces parts of it; why."""
 
 
 def _attend_ragged(
