@@ -122,9 +122,7 @@ def find_missing(
             if key not in table.curves
         ),
         interference=tuple(
-            kind
-            for kind in (str(Kind.ALL_REDUCE), SEND, *((f"{Kind.REDUCE}{QUEUED}",) if reduces else ()))
-            if ranks > 1 and kind not in table.interference
+            kind for kind in (str(Kind.ALL_REDUCE), SEND) if ranks > 1 and kind not in table.interference
         ),
         between=table.between is None and table.fingerprint.kind == "cpu",
         encodings=tuple(

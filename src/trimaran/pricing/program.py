@@ -47,7 +47,7 @@ from trimaran.pricing.memory import (
     with_wire_buffers,
 )
 from trimaran.pricing.tables import CostTable, SampleCosts, StepCosts
-from trimaran.pricing.transfers import QUEUED, SEND, collectives_at_once, handling_seconds, transfer_cost
+from trimaran.pricing.transfers import SEND, collectives_at_once, handling_seconds, has_queues, transfer_cost
 from trimaran.pricing.types import Cost, Interference, OpCost, ProgramCosts, SecondRound, Transfer, add
 from trimaran.program.gradients import gradient_buckets
 from trimaran.program.layout import strategy_layout
@@ -542,12 +542,9 @@ def _add_calls(program: Program, compute: dict[str, Cost], handling: Mapping[str
 def _interference(program: Program, table: CostTable, recipe: Recipe | None) -> Interference:
     """The factors of the kind of transfer that moves most bytes; messages and collectives differ.
 
-    On a machine of the catalog those of collectives are the framework's, at the end that is asked for. Where gradients
-    go to owners, those of queues of reductions, if they were measured: many small ones share a thread.
+    On a machine of the catalog those of collectives are the framework's, at the end that is asked for. Measured queues
+    of reductions to owners go as fast next to compute as alone, as each is posted after some.
     """
-    reduces = f"{Kind.REDUCE}{QUEUED}"
-    if reduces in table.interference and any(item.kind == Kind.REDUCE and item.communicates for item in program):
-        return table.interference[reduces]
     moved = {SEND: 0, str(Kind.ALL_REDUCE): 0}
     for instruction in program:
         if instruction.communicates:
@@ -556,6 +553,9 @@ def _interference(program: Program, table: CostTable, recipe: Recipe | None) -> 
     found = [table.interference[kind] for kind in kinds if moved[kind] and kind in table.interference]
     if found and recipe is not None and found[0] is table.interference.get(str(Kind.ALL_REDUCE)):
         return replace(found[0], compute=recipe.interference)
+    reduces = [item for item in program if item.kind == Kind.REDUCE and item.communicates]
+    if found and reduces and has_queues(table, len(reduces[0].group)):
+        return replace(found[0], communication=1.0, latency=1.0)
     return found[0] if found else Interference()
 
 

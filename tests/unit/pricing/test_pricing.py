@@ -10,7 +10,7 @@ from tests.raising import raises
 
 from trimaran.base.timeline import COMPUTE
 from trimaran.pricing.program import microbatch_size, price
-from trimaran.pricing.transfers import HOST_COLLECTIVE
+from trimaran.pricing.transfers import HOST_COLLECTIVE, QUEUED
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.schedules import Compute
 from trimaran.program.types import Instruction, Kind, Program
@@ -186,16 +186,20 @@ def test_a_backward_hands_every_bucket_to_its_home() -> None:
     assert simulate(program, costs).makespan_s > 0.176 * 1.5
 
 
-def test_replicas_with_owners_interfere_as_queues_of_reductions_do() -> None:
-    """Where these were measured; one large all-reduce disturbs compute otherwise than many small reductions."""
+def test_queues_of_reductions_to_owners_go_as_fast_next_to_compute_as_alone() -> None:
+    """Where they were measured; else they are taken for all-reduces, whose latency waits for a core."""
     owners = builders.strategy(dp=2, sync="p2p")
     program = lower(GRAPH, owners, batch=16)
-    queues = {"RD queued": builders.interference(compute=1.75), "AR": builders.interference(compute=1.5)}
+    factors = dataclasses.replace(builders.interference(compute=1.5), communication=2.0, latency=9.0)
+    queued = {
+        builders.curve_key(f"{kind}{QUEUED}", 2): ((1, exact(1e-4)), (1000, exact(1e-4))) for kind in ("BC", "RD")
+    }
     found = []
-    for factors in (queues, {"AR": queues["AR"]}):
-        table = dataclasses.replace(TABLE, interference=factors)
-        found.append(price(program, GRAPH, owners, table, builders.cluster(2), batch=16).interference.compute)
-    assert found == [1.75, 1.5]
+    for curves in (queued, {}):
+        table = dataclasses.replace(TABLE, interference={"AR": factors}, curves={**TABLE.curves, **curves})
+        taken = price(program, GRAPH, owners, table, builders.cluster(2), batch=16).interference
+        found.append((taken.compute, taken.communication, taken.latency))
+    assert found == [(1.5, 1.0, 1.0), (1.5, 2.0, 9.0)]
 
 
 def test_what_lies_between_instructions_makes_a_step_longer_once_and_by_each_of_them() -> None:

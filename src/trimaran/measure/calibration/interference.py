@@ -8,9 +8,6 @@ way, as in a backward that overlaps with its all-reduces:
     together   ═══════ transfer ═══════  ═══════ transfer ═══════
                piece  piece  piece  piece  piece  piece  ...
 
-Reductions of single gradients to their owners are posted one after each piece, as a backward posts them: each post
-wakes a thread that communicates. Posted all at once, they wait for a core three times as long.
-
 Two sizes tell two things apart. Where every core computes, a thread of the library waits for one, some milliseconds a
 transfer whatever its size: that is what a message of a few bytes takes longer, the factor on the latency. What a large
 one takes longer than that is the factor on its bytes.
@@ -25,18 +22,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
 
 import torch
 import torch.distributed as dist
 
 from trimaran.launch.world import World
-from trimaran.measure.calibration.links import QUEUE, letterboxes, post_reduces, synchronize
+from trimaran.measure.calibration.links import letterboxes, synchronize
 from trimaran.measure.findings import summarize
 from trimaran.measure.rounds import largest
-from trimaran.pricing.transfers import QUEUED, SEND
+from trimaran.pricing.transfers import SEND
 from trimaran.pricing.types import Interference
-from trimaran.program.types import Kind
 
 LEAST_BYTES, NBYTES = 16, 1024 * 1024
 """Sizes of the transfers that run while the device computes: one that is latency alone, one of many bytes [bytes]."""
@@ -44,10 +39,6 @@ LEAST_BYTES, NBYTES = 16, 1024 * 1024
 BOX_S = 1.5
 """Time for all rounds of a kind together [s]."""
 
-REDUCES = f"{Kind.REDUCE}{QUEUED}"
-"""Kind of transfer of gradients on their way to owners."""
-
-_SMALL_BYTES = 16 * 1024
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 20
 _TRANSFERS = 4
 _PIECES = 400
@@ -81,18 +72,13 @@ def measure_interference(world: World, kind: str) -> Interference:
 
     Args:
         world: this rank; all ranks call this
-        kind: "AR": an all-reduce over all ranks; "SEND": messages between pairs of ranks; `REDUCES`: many small
-            reductions to owners
+        kind: "AR": an all-reduce over all ranks; "SEND": messages between pairs of ranks
 
     Returns:
         Ratios of means over rounds, the same on every rank.
     """
     if kind == SEND and _through_memory(world):
         return Interference(source="messages go through memory: no thread but the ranks' takes part")
-    if kind == REDUCES:
-        queued = _measure(world, kind, _SMALL_BYTES, BOX_S)
-        slower = max(1.0, queued.transfer_together_s / queued.transfer_s)
-        return _interference(world, queued, latency=slower, communication=slower, of="queues of reductions of 16 KiB")
     small, large = (_measure(world, kind, nbytes, BOX_S / 2) for nbytes in (LEAST_BYTES, NBYTES))
     flow_s = large.transfer_s - small.transfer_s
     flow_together_s = large.transfer_together_s - small.transfer_together_s
@@ -127,8 +113,6 @@ def _measure(world: World, kind: str, nbytes: int, box_s: float) -> _Times:
     post = _post(world, kind, nbytes)
 
     def together() -> tuple[float, float]:
-        if kind == REDUCES:
-            return _spread(piece, nbytes, world)
         return _together(piece, post, _waited if kind == SEND else _asked, world)
 
     started_s = time.perf_counter()
@@ -166,9 +150,6 @@ def _piece(world: World) -> Work:
 
 
 def _post(world: World, kind: str, nbytes: int) -> Post:
-    if kind == REDUCES:
-        buffers = cycle([torch.zeros(nbytes // 4, device=world.device) for _ in range(QUEUE)])
-        return lambda: [] if dist.group.WORLD is None else post_reduces(buffers, dist.group.WORLD)
     tensor = torch.zeros(nbytes // 4, device=world.device)
     if kind != SEND:
         return lambda: _posted(dist.all_reduce(tensor, async_op=True))
@@ -223,20 +204,3 @@ def _together(piece: Work, post: Post, ended: Ended, world: World) -> tuple[floa
             synchronize(world)
     together_s = time.perf_counter() - start_s
     return together_s / max(1, pieces), together_s / _TRANSFERS
-
-
-def _spread(piece: Work, nbytes: int, world: World) -> tuple[float, float]:
-    """Seconds a piece and seconds a queue of reductions, where one reduction is posted after each piece."""
-    buffers = cycle([torch.zeros(nbytes // 4, device=world.device) for _ in range(QUEUE)])
-    works: list[dist.Work] = []
-    posting_s = 0.0
-    start_s = time.perf_counter()
-    for root in islice(cycle(range(world.size)), QUEUE):
-        piece()
-        synchronize(world)
-        posted_s = time.perf_counter()
-        works += _posted(dist.reduce(next(buffers), root, async_op=True))
-        posting_s += time.perf_counter() - posted_s
-    computed_s = time.perf_counter() - start_s - posting_s
-    _wait(works)
-    return computed_s / QUEUE, time.perf_counter() - start_s
