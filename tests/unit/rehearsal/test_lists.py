@@ -50,7 +50,7 @@ def test_a_list_is_looked_through_once_for_all_of_its_tensors(specs: list[Any]) 
         _StridedShard=Strided,
         _propagate_use_strided_shard_flag=lambda strategy, schema: calls.append((strategy, flag_of(schema.args_spec))),
     )
-    Patches._long_lists(module)
+    Patches._long_lists(SimpleNamespace(), module)  # type: ignore[arg-type]
     schema = Schema(*specs)
     for strategy in range(4):
         module._propagate_use_strided_shard_flag(strategy, schema)
