@@ -1,0 +1,44 @@
+"""Trains a regression network with parameters sharded over pairs of ranks."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from tiny import Net, pairs, record
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, DistributedSampler
+
+BATCH = 16
+make_model, make_data = Net, pairs
+
+
+def make_optimizer(parameters):
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+def loss_of(model, batch):
+    return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+def main(right):
+    device, world = "cuda" if torch.cuda.is_available() else "cpu", int(os.environ["WORLD_SIZE"])
+    mesh = init_device_mesh(device, (world // 2, 2), mesh_dim_names=("replicate", "shard"))
+    torch.manual_seed(0)
+    model, data = make_model().to(device), make_data()
+    fully_shard(model, mesh=mesh if right else mesh["shard"])
+    optimizer = make_optimizer(model.parameters())
+    for inputs, targets in DataLoader(data, BATCH // world, sampler=DistributedSampler(data, shuffle=False)):
+        optimizer.zero_grad()
+        loss = loss_of(model, (inputs.to(device), targets.to(device)))
+        loss.backward()
+        optimizer.step()
+        record(model)
+    print(f"rank {dist.get_rank()}: loss {loss.item():.4f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main("--right" in sys.argv)
