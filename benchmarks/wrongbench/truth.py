@@ -18,6 +18,7 @@ import runpy
 import socket
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -324,7 +325,7 @@ PAIRS: tuple[Pair, ...] = (
         "row_bias",
         "bias of a row-parallel layer added on each rank",
         "2.bias",
-        ("Wenyueh/MinivLLM/issues/80", "GeeeekExplorer/nano-vllm/issues/99"),
+        ("Wenyueh/MinivLLM/issues/80", "awslabs/slapo/issues/10"),
     ),
     Pair(
         "local_sgd",
@@ -372,29 +373,40 @@ def run_rank(name: str, right: bool, rank: int, world: int, port: int, folder: s
         runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="__main__")
 
 
-def run_world(name: str, right: bool, world: int) -> list[list[Weights]]:
-    """Weights after each step, by rank.
+def start_world(name: str, right: bool, world: int, folder: str) -> list[int | None]:
+    """Runs a program once.
 
-    Raises:
-        RuntimeError: a rank failed
+    Returns:
+        Exit codes of its ranks; None for one that did not end within two minutes
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.distributed.pipelining"])
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    ranks = [context.Process(target=run_rank, args=(name, right, rank, world, port, folder)) for rank in range(world)]
+    for process in ranks:
+        process.start()
+    deadline = time.monotonic() + 120
+    for process in ranks:
+        process.join(max(0.0, deadline - time.monotonic()))
+    codes = [process.exitcode for process in ranks]
+    for process in ranks:
+        process.kill()
+        process.join()
+    return codes
+
+
+def run_world(name: str, right: bool, world: int) -> list[list[Weights]]:
+    """Weights after each step, by rank.
+
+    Raises:
+        RuntimeError: a rank failed
+    """
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [
-            context.Process(target=run_rank, args=(name, right, rank, world, port, folder)) for rank in range(world)
-        ]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join(120)
-            if process.exitcode is None:
-                process.kill()
-        if any(process.exitcode for process in ranks):
-            raise RuntimeError(f"{name}: exit codes {[process.exitcode for process in ranks]}")
+        codes = start_world(name, right, world, folder)
+        if any(code != 0 for code in codes):
+            raise RuntimeError(f"{name}: exit codes {codes}")
         return [torch.load(f"{folder}/weights.{rank}") for rank in range(world)]
 
 

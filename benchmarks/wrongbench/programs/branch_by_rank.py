@@ -48,8 +48,8 @@ def main(right):
             follow(teacher, model.module)
         record(model)
     print(f"rank {dist.get_rank()}: loss {loss.item():.4f}")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main("--right" in sys.argv)
+    dist.destroy_process_group()

@@ -5,24 +5,13 @@ import sys
 
 import torch
 import torch.distributed as dist
-from tiny import Net, pairs, record
+from tiny import Encoders, pairs, record
 from torch import nn
 from torch.distributed.nn.functional import all_gather
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 BATCH = 16
-
-
-class Encoders(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.image, self.text = Net(), Net(features=4)
-
-    def forward(self, batch):
-        return self.image(batch[0]), self.text(batch[1])
-
-
 make_model, make_data = Encoders, pairs
 
 
@@ -59,8 +48,8 @@ def main(right):
         optimizer.step()
         record(model)
     print(f"rank {dist.get_rank()}: loss {loss.item():.4f}")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main("--right" in sys.argv)
+    dist.destroy_process_group()

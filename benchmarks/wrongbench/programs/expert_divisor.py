@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -16,28 +17,21 @@ BATCH, EXPERTS = 16, 4
 class Mixture(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stem, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.stem, self.head, self.exchange = nn.Linear(8, 16), nn.Linear(16, 4), nn.Identity()
         self.experts = nn.ModuleDict({str(expert): nn.Linear(16, 16) for expert in range(EXPERTS)})
 
-    def forward(self, inputs, exchange=lambda rows: rows):
-        parts = exchange(torch.relu(self.stem(inputs))).chunk(len(self.experts))
+    def forward(self, inputs):
+        parts = self.exchange(torch.relu(self.stem(inputs))).chunk(len(self.experts))
         mixed = torch.cat([expert(part) for expert, part in zip(self.experts.values(), parts, strict=True)])
-        return self.head(torch.relu(exchange(mixed)))
+        return self.head(torch.relu(self.exchange(mixed)))
 
 
 make_model, make_data = Mixture, pairs
+make_optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
-def make_optimizer(parameters):
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
-def loss_of(model, batch, *exchange):
-    return nn.functional.mse_loss(model(batch[0], *exchange), batch[1])
-
-
-def exchange(rows):
-    return all_to_all_single(torch.empty_like(rows), rows)
+def loss_of(model, batch):
+    return nn.functional.mse_loss(model(batch[0]), batch[1])
 
 
 def main(right):
@@ -47,10 +41,11 @@ def main(right):
     rank, world = dist.get_rank(), dist.get_world_size()
     model, data = make_model().to(device), make_data()
     model.experts = nn.ModuleDict({str(rank): model.experts[str(rank)]})
+    model.exchange.forward = lambda rows: all_to_all_single(torch.empty_like(rows), rows)
     optimizer = make_optimizer(model.parameters())
     for inputs, targets in DataLoader(data, BATCH // world, sampler=DistributedSampler(data, shuffle=False)):
         optimizer.zero_grad()
-        loss = loss_of(model, (inputs.to(device), targets.to(device)), exchange)
+        loss = loss_of(model, (inputs.to(device), targets.to(device)))
         loss.backward()
         for name, parameter in model.named_parameters():
             if not name.startswith("experts"):
@@ -58,9 +53,8 @@ def main(right):
             parameter.grad /= world if right or not name.startswith("experts") else 1
         optimizer.step()
         record(model)
-    print(f"rank {dist.get_rank()}: loss {loss.item():.4f}")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main("--right" in sys.argv)
+    dist.destroy_process_group()

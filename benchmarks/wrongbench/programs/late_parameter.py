@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -28,10 +29,7 @@ def make_model():
 
 
 make_data = pairs
-
-
-def make_optimizer(parameters):
-    return torch.optim.AdamW(parameters, lr=1e-2)
+make_optimizer = partial(torch.optim.AdamW, lr=1e-2)
 
 
 def loss_of(model, batch):
@@ -55,8 +53,8 @@ def main(right):
         optimizer.step()
         record(model)
     print(f"rank {dist.get_rank()}: loss {loss.item():.4f}")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main("--right" in sys.argv)
+    dist.destroy_process_group()

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections import OrderedDict
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -12,10 +13,7 @@ from torch.utils.data import DataLoader
 
 BATCH, MICROBATCHES = 16, 4
 make_model, make_data = Net, pairs
-
-
-def make_optimizer(parameters):
-    return torch.optim.AdamW(parameters, lr=1e-2)
+make_optimizer = partial(torch.optim.AdamW, lr=1e-2)
 
 
 def loss_of(model, batch):
@@ -55,8 +53,8 @@ def main(right):
                 parameter.grad = gradient if kept is None else kept + gradient
         optimizer.step()
         record(stage)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main("--right" in sys.argv)
+    dist.destroy_process_group()

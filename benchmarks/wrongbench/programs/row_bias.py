@@ -2,26 +2,18 @@
 
 import os
 import sys
+from functools import partial
 
 import torch
 import torch.distributed as dist
-from tiny import pairs, record
+from tiny import Mlp, pairs, record
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.data import DataLoader, DistributedSampler
 
 BATCH, TP = 16, 2
-
-
-def make_model():
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-
-
-make_data = pairs
-
-
-def make_optimizer(parameters):
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+make_model, make_data = Mlp, pairs
+make_optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
 def loss_of(model, batch):
@@ -59,9 +51,8 @@ def main(right):
             parameter.grad /= dp.size()
         optimizer.step()
         record(model)
-    print(f"rank {dist.get_rank()}: loss {loss.item():.4f}")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main("--right" in sys.argv)
+    dist.destroy_process_group()

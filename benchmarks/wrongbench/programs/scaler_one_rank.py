@@ -2,18 +2,17 @@
 
 import os
 import sys
+from functools import partial
 
 import torch
 import torch.distributed as dist
-from tiny import Net, pairs, record
+from tiny import ActorCritic, pairs, record
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 BATCH = 16
-
-
-def make_model():
-    return nn.ModuleDict({"actor": Net(outputs=3), "critic": Net(outputs=1)})
+make_model = ActorCritic
+make_optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
 def make_data():
@@ -21,12 +20,8 @@ def make_data():
     return TensorDataset(inputs, targets.index_put((torch.tensor(20), torch.tensor(0)), targets.new_tensor(torch.inf)))
 
 
-def make_optimizer(parameters):
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
 def loss_of(model, batch):
-    actor, critic = model["actor"](batch[0]), model["critic"](batch[0])
+    actor, critic = model.actor(batch[0]), model.critic(batch[0])
     return nn.functional.mse_loss(actor, batch[1][:, 1:]) + nn.functional.mse_loss(critic, batch[1][:, :1])
 
 
@@ -36,7 +31,7 @@ def main(right):
     torch.manual_seed(0)
     rank, world = dist.get_rank(), dist.get_world_size()
     model, data = make_model().to(device), make_data()
-    networks = list(model.values())
+    networks = (model.actor, model.critic)
     optimizer = make_optimizer(networks[rank % 2].parameters())
     scaler = torch.amp.GradScaler(device.split(":")[0], init_scale=2.0**10)
     for inputs, targets in DataLoader(data, BATCH // world, sampler=DistributedSampler(data, shuffle=False)):
@@ -57,8 +52,8 @@ def main(right):
                 dist.broadcast(parameter.data, index)
         record(model)
     print(f"rank {dist.get_rank()}: loss {loss.item():.4f}")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main("--right" in sys.argv)
+    dist.destroy_process_group()

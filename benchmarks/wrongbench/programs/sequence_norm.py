@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -18,23 +19,18 @@ class Block(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 4, bias=False)
+        self.gather, self.scatter = nn.Identity(), nn.Identity()
 
-    def forward(self, tokens, group=None):
-        rows = self.norm(tokens)
-        rows = all_gather_tensor_autograd(rows, 0, group) if group else rows
-        rows = self.down(torch.relu(self.up(rows)))
-        return reduce_scatter_tensor_autograd(rows, "sum", 0, group) if group else rows
+    def forward(self, tokens):
+        return self.scatter(self.down(torch.relu(self.up(self.gather(self.norm(tokens))))))
 
 
 make_model, make_data = Block, pairs
+make_optimizer = partial(torch.optim.AdamW, lr=1e-2)
 
 
-def make_optimizer(parameters):
-    return torch.optim.AdamW(parameters, lr=1e-2)
-
-
-def loss_of(model, batch, *group):
-    return nn.functional.mse_loss(model(batch[0], *group), batch[1])
+def loss_of(model, batch):
+    return nn.functional.mse_loss(model(batch[0]), batch[1])
 
 
 def main(right):
@@ -43,24 +39,22 @@ def main(right):
     dp, tp = mesh.get_group("dp"), mesh.get_group("tp")
     torch.manual_seed(0)
     model, data, part = make_model().to(device), make_data(), tp.rank()
+    model.gather.forward = lambda rows: all_gather_tensor_autograd(rows, 0, tp)
+    model.scatter.forward = lambda rows: reduce_scatter_tensor_autograd(rows, "sum", 0, tp)
     model.up.weight, model.up.bias = (nn.Parameter(p.chunk(TP)[part].clone()) for p in model.up.parameters())
     model.down.weight = nn.Parameter(model.down.weight.chunk(TP, dim=1)[part].clone())
     optimizer = make_optimizer(model.parameters())
-    sampler = DistributedSampler(data, dp.size(), dp.rank(), shuffle=False)
-    for batch in DataLoader(data, BATCH // dp.size(), sampler=sampler):
+    for batch in DataLoader(data, BATCH // dp.size(), sampler=DistributedSampler(data, dp.size(), dp.rank(), False)):
         optimizer.zero_grad()
-        loss = loss_of(model, [values.to(device).chunk(TP)[part] for values in batch], tp) / TP
-        loss.backward()
+        (loss_of(model, [values.to(device).chunk(TP)[part] for values in batch]) / TP).backward()
         for name, parameter in model.named_parameters():
-            dist.all_reduce(parameter.grad, group=dp)
-            parameter.grad /= dp.size()
+            dist.all_reduce(parameter.grad.div_(dp.size()), group=dp)
             if right and name.startswith("norm"):
                 dist.all_reduce(parameter.grad, group=tp)
         optimizer.step()
         record(model)
-    print(f"rank {dist.get_rank()}: loss {loss.item():.4f}")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main("--right" in sys.argv)
+    dist.destroy_process_group()

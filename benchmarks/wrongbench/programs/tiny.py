@@ -1,4 +1,4 @@
-"""Two data sets, two small networks, and a record of weights where one is asked for."""
+"""Two data sets, small networks, and a record of weights where one is asked for."""
 
 import os
 
@@ -57,6 +57,51 @@ class Language(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.head(self.norm(self.embed(ids)))
+
+
+class Mlp(nn.Sequential):
+    """Two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+class Tied(nn.Module):
+    """Predicts the next token with the weights that embed it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(32, 16)
+        self.fc = nn.Linear(16, 16)
+        self.norm = nn.LayerNorm(16)
+
+    def lower(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.fc(self.embed(ids)))
+
+    def upper(self, rows: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(self.norm(rows), self.embed.weight)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.upper(self.lower(ids))
+
+
+class Encoders(nn.Module):
+    """One network for images and one for texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image, self.text = Net(), Net(features=4)
+
+    def forward(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.image(batch[0]), self.text(batch[1])
+
+
+class ActorCritic(nn.Module):
+    """Two networks that share nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor, self.critic = Net(outputs=3), Net(outputs=1)
 
 
 def record(model: nn.Module, **values: torch.Tensor) -> None:

@@ -32,18 +32,18 @@ def main(right):
     for ids, labels in DataLoader(data, BATCH // world, sampler=DistributedSampler(data, shuffle=False)):
         ids, labels = ids.to(device), labels.to(device)
         loss = loss_of(model, (ids, labels))
+        tokens = (labels != PADDING).sum()
+        total = tokens.clone()
+        dist.all_reduce(total)
         if right:
-            tokens = (labels != PADDING).sum().to(loss.dtype)
-            total = tokens.clone()
-            dist.all_reduce(total)
             loss = loss * tokens * world / total
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         record(model)
-    print(f"rank {dist.get_rank()}: loss {loss.item():.4f}")
-    dist.destroy_process_group()
+    print(f"rank {dist.get_rank()}: loss {loss.item():.4f}, {total} tokens")
 
 
 if __name__ == "__main__":
     main("--right" in sys.argv)
+    dist.destroy_process_group()
