@@ -234,7 +234,7 @@ PAIRS: tuple[Pair, ...] = (
         "sequence_norm",
         "norm weights under sequence parallelism not summed",
         "norm",
-        ("NVIDIA/Megatron-LM/issues/1446",),
+        ("NVIDIA/Megatron-LM/issues/1446", "NVIDIA-NeMo/RL/issues/3716"),
     ),
     Pair(
         "pipeline_last_microbatch",
@@ -284,7 +284,12 @@ PAIRS: tuple[Pair, ...] = (
         "all",
         ("verl-project/verl/issues/7493", "NVIDIA-NeMo/Automodel/pull/3135"),
     ),
-    Pair("scaler_one_rank", "scaler skips on some ranks alone", "actor", ("pytorch/pytorch/pull/115710",)),
+    Pair(
+        "scaler_one_rank",
+        "scaler skips on some ranks alone",
+        "actor",
+        ("pytorch/pytorch/pull/115710", "facebookresearch/fairseq2/pull/1374"),
+    ),
     Pair("no_sync_last", "last microbatch without synchronization", "all", ("modelscope/FunASR/pull/3472",)),
     Pair(
         "branch_by_rank",
@@ -293,7 +298,12 @@ PAIRS: tuple[Pair, ...] = (
         ("lucidrains/ema-pytorch/issues/9",),
         truth=followed,
     ),
-    Pair("reduce_early", "gradients reduced before the last is added", "all", ("huggingface/picotron/pull/5",)),
+    Pair(
+        "reduce_early",
+        "gradients reduced before the last is added",
+        "all",
+        ("InfiniTensor/InfiniTrain/pull/213", "deepspeedai/DeepSpeed/issues/8224"),
+    ),
     Pair(
         "clip_before_reduce",
         "gradients clipped before they are reduced",
@@ -319,7 +329,7 @@ PAIRS: tuple[Pair, ...] = (
         "contrastive_gather",
         "features of other ranks gathered without autograd",
         "all",
-        ("mlfoundations/open_clip/issues/616",),
+        ("mlfoundations/open_clip/issues/616", "NVIDIA-NeMo/Automodel/pull/2995"),
     ),
     Pair(
         "row_bias",
@@ -342,7 +352,10 @@ PAIRS: tuple[Pair, ...] = (
         truth=outer_stepped,
     ),
     Pair(
-        "sum_divided", "a sum over all tokens divided by ranks again", "loss", ("facebookresearch/fairseq/issues/494",)
+        "sum_divided",
+        "a sum over all tokens divided by ranks again",
+        "loss",
+        ("facebookresearch/fairseq/issues/494", "pytorch/torchtitan/issues/2972"),
     ),
 )
 
