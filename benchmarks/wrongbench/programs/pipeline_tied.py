@@ -33,6 +33,8 @@ def loss_of(model, batch):
 
 def main(right):
     device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(device)
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     torch.manual_seed(0)
     rank, world = dist.get_rank(), dist.get_world_size()
