@@ -1,7 +1,8 @@
 """Trimaran: plan, simulate and run the training of deep neural networks on many devices.
 
     verbs      check, plan, explain, simulate, estimate_memory, predict_scaling, find_crossover, collective_cost,
-               init, export_checkpoint, observe, rehearse, assert_fits, virtual_memory, sample_order
+               init, export_checkpoint, observe, rehearse, assert_fits, verify, assert_trains_one_model, virtual_memory,
+               sample_order
     types      what these take and return; every error is a `TrimaranError`
 
 Nothing of this imports torch before it is used.
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from trimaran.features.memory_fit.estimate import estimate_memory as estimate_memory
     from trimaran.features.rehearse.ask import assert_fits as assert_fits
     from trimaran.features.rehearse.ask import rehearse as rehearse
+    from trimaran.features.rehearse.verify import assert_trains_one_model as assert_trains_one_model
+    from trimaran.features.rehearse.verify import verify as verify
     from trimaran.features.scaling import predict_scaling as predict_scaling
     from trimaran.features.training.session import Session as Session
     from trimaran.features.training.session import init as init
@@ -86,6 +89,7 @@ if TYPE_CHECKING:
     from trimaran.report.observation import Observation as Observation
     from trimaran.report.rehearsal import Rehearsal as Rehearsal
     from trimaran.report.scaling import ScalingStudy as ScalingStudy
+    from trimaran.report.verification import Verification as Verification
     from trimaran.runtime.data.orders import sample_order as sample_order
     from trimaran.simulator.engine import simulate as simulate
 
@@ -110,6 +114,7 @@ _MODULES = {
     "trimaran.features.diagnose.observe": ("Watch", "observe"),
     "trimaran.features.memory_fit.estimate": ("MemoryStudy", "estimate_memory"),
     "trimaran.features.rehearse.ask": ("assert_fits", "rehearse"),
+    "trimaran.features.rehearse.verify": ("assert_trains_one_model", "verify"),
     "trimaran.features.scaling": ("predict_scaling",),
     "trimaran.features.training.session": ("Session", "init"),
     "trimaran.machine.prices": ("Price", "parse_price"),
@@ -130,6 +135,7 @@ _MODULES = {
     "trimaran.report.crossover": ("Crossover",),
     "trimaran.report.observation": ("Observation",),
     "trimaran.report.rehearsal": ("Rehearsal",),
+    "trimaran.report.verification": ("Verification",),
     "trimaran.report.scaling": ("ScalingStudy",),
     "trimaran.runtime.data.orders": ("sample_order",),
     "trimaran.simulator.engine": ("simulate",),

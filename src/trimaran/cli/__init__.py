@@ -48,6 +48,7 @@ _COMMANDS = (
 for command in _COMMANDS:
     app.command(cls=HelpedCommand)(with_verbosity(command))
 app.command(cls=HelpedCommand, context_settings=rehearse.SETTINGS)(with_verbosity(rehearse.rehearse))
+app.command(cls=HelpedCommand, context_settings=rehearse.SETTINGS)(with_verbosity(rehearse.verify))
 for point in sorted(entry_points(group="trimaran.commands"), key=lambda point: point.name, reverse=True):
     app.command(cls=HelpedCommand)(with_verbosity(point.load()))
 app.add_typer(checkpoint.checkpoint)

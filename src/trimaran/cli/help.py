@@ -47,6 +47,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Run": {
         "train": "train a job by its plan; predicted against measured",
         "rehearse": "run a script for many GPUs as any of its ranks, without a GPU",
+        "verify": "whether ranks of a script train the model of one process",
         "emulate": "run a plan with simulated compute and real messages",
         "converge": "train at several batches; how much training each needs",
         "calibrate": "measure devices and links, for plans and comparisons",

@@ -1,4 +1,4 @@
-"""`trimaran rehearse`: a script for many GPUs, run as any of its ranks without one."""
+"""`trimaran rehearse` and `trimaran verify`: a script for many GPUs, run without one."""
 
 from pathlib import Path
 from typing import Annotated
@@ -120,5 +120,64 @@ def rehearse(
         if trace is not None and found.step is None:
             typer.echo(f"trimaran: {trace} was not written: no step could be timed", err=True)
         code = EXIT_CODES[found.rehearsal.verdict]
+        if code:
+            raise SystemExit(code)
+
+
+def verify(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SCRIPT [ARGUMENTS]...", help="A Python script written for torchrun, and its arguments."
+        ),
+    ] = None,
+    world: Annotated[int, option("Ranks.", min=2)] = 2,
+    module: Annotated[bool, option("SCRIPT is a module's name, as of `python -m`.", "-m", "--module")] = False,
+    steps: Annotated[int, option("Steps of an optimizer that are compared.", min=1)] = 3,
+    limit: Annotated[str, option("Time after which a process stops.")] = "5min",
+    per_node: Annotated[int | None, option("Ranks of a node.", usual="half of them", min=1)] = None,
+    logs: Annotated[Path | None, option("Folder for rank<k>.log: what each rank prints.", metavar="FOLDER")] = None,
+    output: Annotated[Path | None, option("Write the result to a JSON file, too.", "--output", "-o")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a small training script as several ranks and as one process, and compare their gradients and weights.
+
+    The script is one for torchrun, unchanged, with arguments that make it small. It runs on the CPU. Exit codes: 0 its
+    ranks train the model of one process, 3 that is not known, 5 they train another one or the script fails, 2 the input
+    is wrong.
+    """
+    with errors_reported(as_json=as_json):
+        import json
+
+        from trimaran.base.errors import InputError
+        from trimaran.base.files import check_writable, given, write_whole
+        from trimaran.features.rehearse.verify import verify as verify_script
+        from trimaran.report.verification import VERIFY_EXIT_CODES, verification_document, verification_view
+
+        if not command:
+            raise InputError("nothing to verify: trimaran verify --world 2 -- train.py", code="rehearse.nothing")
+        if output is not None:
+            check_writable(given(output))
+        arguments = command[2:] if module and command[1:2] == ["--"] else command[1:]
+        with progress_shown() as progress:
+            found = verify_script(
+                command[0],
+                arguments,
+                world=world,
+                is_module=module,
+                per_node=per_node,
+                steps=steps,
+                limit=limit,
+                logs=logs,
+                progress=progress,
+            )
+        document = verification_document(found)
+        if output is not None:
+            write_whole(given(output), (json.dumps({"schema_version": 1} | document, indent=1) + "\n").encode())
+        if as_json:
+            print_json(document)
+        else:
+            console().print(verification_view(found))
+        code = VERIFY_EXIT_CODES[found.verdict]
         if code:
             raise SystemExit(code)

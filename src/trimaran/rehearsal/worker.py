@@ -136,7 +136,7 @@ class Rank:
             cause: BaseException | None = left
             while isinstance(cause, SystemExit):
                 cause = cause.__cause__ or cause.__context__
-            text = _story_of(cause) if status and isinstance(cause, Exception) else ""
+            text = story_of(cause) if status and isinstance(cause, Exception) else ""
             trace = cause.__traceback__ if text and cause is not None else left.__traceback__
             self._give(cause)
             self.end("exit", status, text, self._lines.of_traceback(trace))
@@ -149,7 +149,7 @@ class Rank:
     def fail(self, error: BaseException, trace: TracebackType | None) -> None:
         """An exception reached the top."""
         self._give(error)
-        cause, text = _cause_of(error), _story_of(error)
+        cause, text = _cause_of(error), story_of(error)
         how: Ending = "invented" if isinstance(cause, NotImplementedError) and "depends on data" in text else "error"
         self.end(how, 1, text, self._lines.of_traceback(trace))
 
@@ -213,7 +213,7 @@ def _cause_of(error: BaseException) -> BaseException:
     return error
 
 
-def _story_of(error: BaseException) -> str:
+def story_of(error: BaseException) -> str:
     """An exception in a line, with what it came of."""
     text = _line_of(_cause_of(error))
     if error.__cause__ is None or text.startswith("OutOfMemoryError"):

@@ -227,7 +227,7 @@ def rehearse_ranks(
         elif rest:
             asked = [_request(question, folder, rank, (rank,), "look", _LOOK_PATIENCE_S) for rank in rest]
             runs += run_ranks(asked, folder=folder, progress=progress, worker=worker)
-        _keep_logs(runs, logs)
+        keep_logs(runs, logs)
     runs.sort(key=lambda run: run.request.rank)
     records = [run.record for run in runs]
     axes = find_axes(records)
@@ -341,7 +341,8 @@ def _alone_note(reasons: Sequence[str], ranks: Sequence[int], needed: int) -> st
     )
 
 
-def _keep_logs(runs: Sequence[RankRun], logs: Path | None) -> None:
+def keep_logs(runs: Sequence[RankRun], logs: Path | None) -> None:
+    """Write what each rank printed to a folder, where one is asked for."""
     if logs is None:
         return
     try:

@@ -1,0 +1,85 @@
+"""How many of the wrong programs of this folder are found, and how many of the right ones are called wrong.
+
+Each program is verified (`trimaran verify`) and rehearsed (`trimaran rehearse`). Found is a program of which the exit
+code is that of ranks that differ; an alarm is the same for a right one. Writes `benchmarks/results/wrongbench.json`.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.environment import describe_environment, write_document  # noqa: E402
+
+import trimaran  # noqa: E402
+
+FOLDER = Path(__file__).parent
+RESULT = ROOT / "benchmarks" / "results" / "wrongbench.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", default=None, help="only these programs; writes nothing")
+    parser.add_argument("--without-rehearsal", action="store_true", help="verify alone")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for pair in json.loads((FOLDER / "truth.json").read_text())["pairs"]:
+        name = pair["name"]
+        if options.only is not None and name not in options.only:
+            continue
+        for right in (False, True):
+            row = {"name": name, "kind": pair["kind"], "right": right, "world": pair["world"]}
+            rows.append(row | judge(name, right, pair["world"], rehearses=not options.without_rehearsal))
+            said = rows[-1]
+            print(
+                f"{name:26}{'right' if right else 'wrong':7}{said['verify']:11}{said.get('rehearse', ''):11}"
+                f"{said['verify_s']:5.0f} s  {said['headline'][:140]}",
+                flush=True,
+            )
+    tools = ["verify"] if options.without_rehearsal else ["verify", "rehearse", "either"]
+    summary = {
+        tool: {
+            "found": sum(is_told(row, tool) for row in rows if not row["right"]),
+            "of": sum(not row["right"] for row in rows),
+            "alarms": sum(is_told(row, tool) for row in rows if row["right"]),
+        }
+        for tool in tools
+    }
+    print(summary)
+    if options.only is None:
+        write_document(RESULT, {"environment": describe_environment(), "summary": summary, "rows": rows})
+
+
+def judge(name: str, right: bool, world: int, *, rehearses: bool) -> dict[str, Any]:
+    """What is said of a program."""
+    script, arguments = FOLDER / "programs" / f"{name}.py", ["--right"] if right else []
+    began = time.monotonic()
+    found = trimaran.verify(script, arguments, world=world)
+    row: dict[str, Any] = {
+        "verify": found.verdict,
+        "headline": found.headline,
+        "differences": [
+            {"text": one.text, "parameters": list(one.parameters), "factor": one.factor, "lines": list(one.lines)}
+            for one in found.differences
+        ],
+        "verify_s": round(time.monotonic() - began, 1),
+    }
+    if rehearses:
+        rehearsed = trimaran.rehearse(script, arguments, world=world, per_node=max(1, world // 2))
+        row |= {"rehearse": rehearsed.verdict, "rehearsed": rehearsed.headline}
+    return row
+
+
+def is_told(row: dict[str, Any], tool: str) -> bool:
+    """Whether a program is called wrong."""
+    told = {"verify": row["verify"] == "differs", "rehearse": row.get("rehearse") in ("disagree", "hang")}
+    return told[tool] if tool in told else any(told.values())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A script run for real on the CPU, as some ranks and as one process."""

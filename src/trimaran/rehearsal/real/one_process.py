@@ -1,0 +1,607 @@
+"""The script as one process that knows of no other rank, with what all ranks had, compared with them.
+
+    batch k of a loader, or random numbers k     those of all ranks that had others, one behind the other
+    weights before each round                    those of the ranks, put together
+    gradients at each step of an optimizer       compared; then those of the ranks take their place
+    weights after it                             compared
+
+A tensor is put together from what ranks have of it: it is whole on all of them; a `DTensor` says where each has its
+part; else the parts are those of which the weight that one process makes consists.
+
+**Tolerance.** A gradient may differ by the root of eps times its norm, half of its digits, and by 30 eps of the largest
+one, as `trial.compare` has it: a gradient that is nothing but rounding comes of terms as large as those of others. A
+change of weights may differ by a thousandth, and by the rounding of the weights.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+import torch
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+
+from trimaran.rehearsal.real.watch import Round, Seen, Share, Update, Watch, digest_of, settings_of
+
+_ROUNDING = 30
+_CHANGE = 1e-3
+_SIGNIFICANT = 5e-3
+"""Of a gradient that is a multiple of another one: what may be left of it."""
+
+
+class Unmatched(BaseException):
+    """One process cannot have what the ranks had. No handler of a script's catches it."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something in which ranks and one process, or ranks and each other, differ.
+
+    Attributes:
+        kind: of what
+        name: of the parameter
+        step: of the optimizer, from 0
+        text: what differs, in words that follow the name
+        factor: by which it is larger than that of one process; None: it is no multiple
+        ranks: that differ from each other; empty: all differ from one process
+        lines: of the script, innermost first
+    """
+
+    kind: Literal["weight", "gradient", "norm", "update", "apart", "settings", "skipped", "samples"]
+    name: str
+    step: int
+    text: str
+    factor: float | None = None
+    ranks: tuple[int, ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+class Compared(msgspec.Struct, kw_only=True):
+    """What a comparison found.
+
+    Attributes:
+        findings: in the order of the script
+        missed: parameters that could not be compared, and why
+        gradients: that were compared, over all steps
+        changes: of weights that were compared
+        steps: of optimizers that were compared
+        largest: difference of a gradient that agrees, relative to its norm
+        reason: why the comparison could not go on; empty: it could
+        one_by_one: one process takes the batches of the ranks one after another
+        replaced: what the stand-in has replaced
+    """
+
+    findings: list[Finding] = []
+    missed: dict[str, str] = {}
+    gradients: int = 0
+    changes: int = 0
+    steps: int = 0
+    largest: float = 0.0
+    reason: str = ""
+    one_by_one: bool = False
+    replaced: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tensor is put together.
+
+    Attributes:
+        parts: rank, name there, and the first place in the whole
+        flat: parts are stretches of the elements in one row
+    """
+
+    parts: tuple[tuple[int, str, tuple[int, ...]], ...]
+    flat: bool = False
+
+
+class OneProcess(Watch):
+    """Watches one process, gives it what the ranks had, and compares.
+
+    Args:
+        folder: of the script
+        most_rounds: that are compared
+        ended: called when they are
+        ranks: what each rank did
+        one_by_one: batches of ranks come one after another: one process takes more of them in a step
+    """
+
+    def __init__(
+        self, folder: str, most_rounds: int, ended: Callable[[], None], ranks: Sequence[Seen], *, one_by_one: bool
+    ) -> None:
+        super().__init__(folder, most_rounds, ended)
+        self.result = Compared(one_by_one=one_by_one)
+        self._ranks = ranks
+        self._layouts: dict[str, Layout] = {}
+        self._places: dict[tuple[int, int], int] = {}  # of a rank and a number of parts: which part it has
+        self._parameters: dict[str, torch.Tensor] = {}
+        self._before: dict[str, torch.Tensor] = {}
+        self._unlike: set[str] = set()
+        self._loose: set[str] = set()  # whose gradients are those of this process: only the change of weights tells
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Data
+
+    def pulled(self, loader: int, batch: Any) -> Any:
+        """What all ranks had."""
+        kept = self.seen.batches.setdefault(loader, [])
+        number = len(kept)
+        kept.append(None)
+        of_ranks = [seen.batches.get(loader, []) for seen in self._ranks]
+        shares = _distinct([batches[0] for batches in of_ranks if batches])
+        if self.result.one_by_one and len(shares) > 1:
+            place, number = number % len(shares), number // len(shares)
+        if any(number >= len(batches) for batches in of_ranks):
+            raise Unmatched("one process reads more batches in a step than each rank")
+        batches = [of_ranks[rank][number] for rank in shares]
+        return pytree.tree_map(
+            _copied, batches[place] if self.result.one_by_one and len(shares) > 1 else joined(batches)
+        )
+
+    def drawn(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """What all ranks drew."""
+        if self._loading or not self._is_main():
+            return values
+        number = len(self.seen.draws)
+        self.seen.draws.append((name, values[:0].detach() if values.dim() else values.detach()))
+        drawn = [seen.draws[number] for seen in self._ranks if number < len(seen.draws)]
+        if len(drawn) < len(self._ranks) or any(function != name for function, _ in drawn):
+            return values
+        each = [one for _, one in drawn]
+        shares = _distinct(each)
+        if len(shares) == 1 or self.result.one_by_one:
+            return each[0].clone() if each[0].shape == values.shape else values
+        together: torch.Tensor = joined([each[rank] for rank in shares])
+        return together
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Weights
+
+    def open(self, named: list[tuple[str, torch.Tensor]]) -> None:
+        """Compare the weights after a round, and take those of the ranks."""
+        number = len(self.seen.rounds) - 1
+        self._parameters |= dict(named)
+        rounds = [seen.rounds[number] if number < len(seen.rounds) else None for seen in self._ranks]
+        if any(one is None or not one.weights for one in rounds):
+            self._end()
+            return
+        known = [one.weights for one in rounds if one is not None]
+        if not number:
+            self._find_layouts(named, known)
+        elif number == 1:
+            self._check_updated()
+        for name, parameter in named:
+            layout = self._layouts.get(name)
+            if layout is None:
+                continue
+            whole, unlike = put_together(layout, known, tuple(parameter.shape), limit=0.0)
+            if unlike and name not in self._unlike:
+                self._unlike.add(name)
+                self._find("apart", name, number - 1, "is no longer the same on all ranks", ranks=unlike)
+            if whole is None:
+                continue
+            if number and name in self._before and name not in self._unlike:
+                self._compare_change(name, _local(parameter), whole, number - 1)
+            self._before[name] = whole
+            with torch.no_grad():
+                _local(parameter).copy_(whole.reshape(_local(parameter).shape))
+
+    def _find_layouts(self, named: Sequence[tuple[str, torch.Tensor]], known: Sequence[Mapping[str, Share]]) -> None:
+        by_value: dict[str, list[tuple[int, str]]] = {}
+        for rank, weights in enumerate(known):
+            for name, share in weights.items():
+                by_value.setdefault(digest_of(share.values), []).append((rank, name))
+        unsure = []
+        for name, parameter in named:
+            own = _local(parameter).detach()
+            layout = self._layout_of(name, own, known, by_value)
+            if layout is None:
+                unsure.append((name, own))
+            else:
+                self._layouts[name] = layout
+        for name, own in unsure:
+            layout = self._by_place(name, own, known)
+            if layout is not None:
+                self._layouts[name] = layout
+        names = {name for name, _ in named}
+        if all(set(weights) == names for weights in known):
+            self._find_unlike(named, known)
+        for name, _ in named:
+            if name not in self._layouts and name not in self._unlike:
+                self.result.missed.setdefault(name, "what ranks have of it is no part of what one process makes")
+
+    def _find_unlike(self, named: Sequence[tuple[str, torch.Tensor]], known: Sequence[Mapping[str, Share]]) -> None:
+        """Weights with which ranks begin otherwise, though each has as many as one process."""
+        shared: list[bool] = []  # whether a weight that is drawn is the same on all ranks
+        unlike: dict[str, tuple[int, ...]] = {}
+        for name, parameter in named:
+            shares = [(rank, weights[name]) for rank, weights in enumerate(known)]
+            if any(one.offset is not None or one.shape != tuple(parameter.shape) for _, one in shares):
+                continue
+            ranks = _unlike_ranks([(rank, one.values) for rank, one in shares], 0.0)
+            if ranks:
+                unlike[name] = ranks
+            elif parameter.numel() > 1 and bool((shares[0][1].values != shares[0][1].values.flatten()[0]).any()):
+                shared.append(True)
+        gradients = [seen.rounds[0].updates[0].gradients if seen.rounds[0].updates else {} for seen in self._ranks]
+        for name, ranks in unlike.items():
+            each = [(rank, share.values) for rank, one in enumerate(gradients) if (share := one.get(name)) is not None]
+            self._layouts.pop(name, None)
+            if shared and each and _unlike_ranks(each, 1e-3):
+                self.result.missed[name] = "each rank has its own, as of experts, and one process has one"
+                continue
+            self._unlike.add(name)
+            self._find("weight", name, 0, "begins with another value on each rank", ranks=ranks)
+
+    def _layout_of(
+        self,
+        name: str,
+        own: torch.Tensor,
+        known: Sequence[Mapping[str, Share]],
+        by_value: Mapping[str, Sequence[tuple[int, str]]],
+    ) -> Layout | None:
+        shares = [(rank, weights[name]) for rank, weights in enumerate(known) if name in weights]
+        zero = (0,) * own.dim()
+        if shares and all(share.shape == tuple(own.shape) for _, share in shares):
+            if shares[0][1].offset is not None:
+                return Layout(tuple((rank, name, share.offset or zero) for rank, share in shares))
+            if not _unlike_ranks([(rank, share.values) for rank, share in shares], 0.0):
+                return Layout(tuple((rank, name, zero) for rank, _ in shares))
+        if found := by_value.get(digest_of(own)):
+            return Layout(tuple((rank, other, zero) for rank, other in found))
+        if not shares:
+            return None
+        parts = []
+        for rank, share in shares:
+            places = list(_places_in(share.values, own))
+            if len(places) != 1:
+                break
+            parts.append((rank, name, places[0]))
+            dim, count = _split(share.values, own)
+            self._places[rank, count] = places[0][dim] // share.values.shape[dim]
+        else:
+            return Layout(tuple(parts)) if _cover(parts, known, own) else None
+        flat = torch.cat([share.values.flatten() for _, share in shares])
+        if flat.numel() == own.numel() and torch.equal(flat, own.flatten()):
+            begins, at = [], 0
+            for rank, share in shares:
+                begins.append((rank, name, (at,)))
+                at += share.values.numel()
+            return Layout(tuple(begins), flat=True)
+        return None
+
+    def _by_place(self, name: str, own: torch.Tensor, known: Sequence[Mapping[str, Share]]) -> Layout | None:
+        """Parts of equal values, as of zeros: ranks have those that they have of other weights."""
+        parts = []
+        for rank, weights in enumerate(known):
+            share = weights.get(name)
+            if share is None or not (places := list(_places_in(share.values, own))):
+                continue
+            dim, count = _split(share.values, own)
+            place = self._places.get((rank, count), rank % count)
+            wanted = tuple(place * share.values.shape[dim] if axis == dim else 0 for axis in range(own.dim()))
+            if wanted not in places:
+                return None
+            parts.append((rank, name, wanted))
+        return Layout(tuple(parts)) if parts and _cover(parts, known, own) else None
+
+    def _compare_change(self, name: str, mine: torch.Tensor, whole: torch.Tensor, number: int) -> None:
+        self.result.changes += 1
+        before = self._before[name].reshape(mine.shape)
+        ours, theirs = (mine.detach() - before).double(), (whole.reshape(mine.shape) - before).double()
+        rounding = _ROUNDING * torch.finfo(mine.dtype).eps * float(before.double().norm())
+        limit = (20 if name in self._loose else 1) * _CHANGE * float(ours.norm()) + rounding
+        if not float((ours - theirs).norm()) <= limit:
+            text, factor = told(theirs, ours)
+            self._find("update", name, number, f"is changed otherwise: the change {text}", factor=factor)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Gradients
+
+    def updated(self, optimizer: Optimizer, update: Update) -> None:
+        """Compare gradients, and take those of the ranks."""
+        number, place = len(self.seen.rounds) - 1, len(self.seen.rounds[-1].updates) - 1
+        rounds = [seen.rounds[number] for seen in self._ranks if number < len(seen.rounds)]
+        took = [place < len(one.updates) for one in rounds]
+        if not any(took):
+            return
+        if not all(took):
+            without = tuple(rank for rank, took_it in enumerate(took) if not took_it)
+            self._find("skipped", "", number, "an optimizer's step is taken by some ranks alone", ranks=without)
+            return
+        if any(ahead != mine for ahead, mine in self._counts(rounds)):
+            raise Unmatched("one process reads more batches in a step than each rank")
+        of_ranks = [one.updates[place] for one in rounds]
+        if not number and not place:
+            self._check_complete(rounds)
+        self._compare_norms(rounds, number)
+        self._take_settings(optimizer, of_ranks, number)
+        theirs = [one.gradients for one in of_ranks]
+        scale = max(
+            (float(one.values.double().norm()) for one in update.gradients.values() if one is not None), default=0.0
+        )
+        for name, share in update.gradients.items():
+            layout = self._layouts.get(name)
+            parameter = self._parameters.get(name)
+            if parameter is None or layout is None:
+                self._loose |= set(self._parameters)
+                continue
+            if name in self._unlike:
+                continue
+            whole, unlike = self._gradient(layout, theirs, tuple(parameter.shape), scale)
+            if unlike:
+                self._unlike.add(name)
+                self._find("gradient", name, number, "is another one on each rank", ranks=unlike, lines=of_ranks[0])
+            elif whole is not None or share is not None:
+                self._compare_gradient(name, whole, share, scale, number, of_ranks[0])
+            if whole is not None and not unlike and parameter.grad is not None:
+                _local(parameter.grad).copy_(whole.reshape(_local(parameter.grad).shape))
+        self.result.steps = max(self.result.steps, number + 1)
+
+    def _check_complete(self, rounds: Sequence[Round]) -> None:
+        known = {(rank, name) for layout in self._layouts.values() for rank, name, _ in layout.parts}
+        named = {*self._unlike, *self.result.missed}
+        for rank, one in enumerate(rounds):
+            for name in one.weights:
+                if (rank, name) not in known and name not in named:
+                    raise Unmatched(f"one process has no {name}, which rank {rank} has")
+
+    def _check_updated(self) -> None:
+        mine = {name for update in self.seen.rounds[0].updates for name in update.gradients}
+        by_place = {part[:2]: name for name, layout in self._layouts.items() for part in layout.parts}
+        for rank, seen in enumerate(self._ranks):
+            for update in seen.rounds[0].updates:
+                for name in update.gradients:
+                    if by_place.get((rank, name), name) not in mine and (rank, name) in by_place:
+                        raise Unmatched(f"one process does not update {name}, which rank {rank} does")
+
+    def _counts(self, rounds: Sequence[Round]) -> list[tuple[int, int]]:
+        """Batches that a rank has taken in the last round, and this process, by loader."""
+        number = len(self.seen.rounds) - 1
+        if not number:
+            return []
+        before = self._ranks[0].rounds[number - 1].pulls
+        own, own_before = self.seen.rounds[-1].pulls, self.seen.rounds[-2].pulls
+        more = 1
+        if self.result.one_by_one:
+            more = max((len(_distinct([seen.batches[loader][0] for seen in self._ranks])) for loader in own), default=1)
+        return [
+            ((count - before.get(loader, 0)) * more, own.get(loader, 0) - own_before.get(loader, 0))
+            for loader, count in rounds[0].pulls.items()
+        ]
+
+    def _gradient(
+        self, layout: Layout, theirs: Sequence[Mapping[str, Share | None]], shape: tuple[int, ...], scale: float
+    ) -> tuple[torch.Tensor | None, tuple[int, ...]]:
+        # Optimizers of ranks may have different parameters.
+        layout = Layout(tuple(part for part in layout.parts if part[1] in theirs[part[0]]), layout.flat)
+        there = [(rank, name, place) for rank, name, place in layout.parts if theirs[rank].get(name) is not None]
+        if not there:
+            return None, ()
+        if len(there) < len(layout.parts):
+            lacking = {rank for rank, _, _ in layout.parts} - {rank for rank, _, _ in there}
+            return None, (there[0][0], min(lacking))
+        known = [{name: share for name, share in one.items() if share is not None} for one in theirs]
+        first = known[there[0][0]][there[0][1]].values
+        limit = math.sqrt(torch.finfo(first.dtype).eps)
+        return put_together(layout, known, shape, limit=limit, floor=_ROUNDING * torch.finfo(first.dtype).eps * scale)
+
+    def _compare_gradient(
+        self, name: str, whole: torch.Tensor | None, share: Share | None, scale: float, number: int, update: Update
+    ) -> None:
+        self.result.gradients += 1
+        if share is None or whole is None:
+            who = "one process" if share is None else "ranks"
+            self._find("gradient", name, number, f"has none on {who}", lines=update)
+            return
+        theirs, mine = whole.double(), share.values.double().reshape(whole.shape)
+        eps = torch.finfo(share.values.dtype).eps
+        difference, norm = float((theirs - mine).norm()), float(mine.norm())
+        if difference <= math.sqrt(eps) * norm + _ROUNDING * eps * scale:
+            self.result.largest = max(self.result.largest, difference / norm if norm else 0.0)
+            return
+        text, factor = told(theirs, mine)
+        self._find("gradient", name, number, text, factor=factor, lines=update)
+
+    def _compare_norms(self, rounds: Sequence[Round], number: int) -> None:
+        mine = self.seen.rounds[-1].norms
+        for rank, one in enumerate(rounds):
+            for ours, theirs in zip(mine, one.norms, strict=False):
+                if abs(theirs - ours) > _SIGNIFICANT * max(ours, 1e-12):
+                    what = f"by which gradients are clipped is {theirs / ours:.3g} × that of one process on rank {rank}"
+                    lines = one.updates[0] if one.updates else None
+                    self._find("norm", "", number, what, factor=theirs / ours if ours else None, lines=lines)
+                    return
+
+    def _take_settings(self, optimizer: Optimizer, of_ranks: Sequence[Update], number: int) -> None:
+        first = of_ranks[0]
+        if not any(one.kind == "settings" for one in self.result.findings):
+            self.result.findings += _of_settings(of_ranks, number)
+        for group, settings in zip(optimizer.param_groups, first.settings, strict=False):
+            for key, value in settings.items():
+                if key in settings_of(group) and not isinstance(group[key], torch.Tensor):
+                    group[key] = value
+
+    def _find(
+        self,
+        kind: Any,
+        name: str,
+        step: int,
+        text: str,
+        *,
+        factor: float | None = None,
+        ranks: tuple[int, ...] = (),
+        lines: Update | None = None,
+    ) -> None:
+        if lines is None and self.seen.rounds[max(step, 0)].updates:
+            lines = self.seen.rounds[max(step, 0)].updates[-1]
+        told_lines = () if lines is None else tuple(dict.fromkeys([*lines.backward[:1], *lines.lines[:1]]))
+        self.result.findings.append(
+            Finding(kind=kind, name=name, step=step, text=text, factor=factor, ranks=ranks, lines=told_lines)
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Settings
+
+
+def unlike_settings(seen: Sequence[Seen]) -> list[Finding]:
+    """The first step of an optimizer whose settings ranks do not share."""
+    for number, rounds in enumerate(zip(*(one.rounds for one in seen), strict=False)):
+        for updates in zip(*(one.updates for one in rounds), strict=False):
+            if found := _of_settings(updates, number):
+                return found
+    return []
+
+
+def _of_settings(updates: Sequence[Update], number: int) -> list[Finding]:
+    first = updates[0]
+    for rank, other in enumerate(updates):
+        for place, (one, two) in enumerate(zip(first.settings, other.settings, strict=False)):
+            for key in one.keys() & two.keys():
+                if one[key] != two[key]:
+                    text = f"{key} of group {place} is {one[key]:g} on rank 0 and {two[key]:g} on rank {rank}"
+                    lines = tuple(first.lines[:1])
+                    return [Finding(kind="settings", name="", step=number, text=text, ranks=(0, rank), lines=lines)]
+    return []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tensors
+
+
+def told(theirs: torch.Tensor, mine: torch.Tensor) -> tuple[str, float | None]:
+    """How a tensor of ranks differs from that of one process, and the factor where it is a multiple.
+
+    Example:
+        >>> told(torch.tensor([2.0, 4.0]), torch.tensor([1.0, 2.0]))
+        ('is 2 × that of one process', 2.0)
+    """
+    norm = float(mine.norm())
+    if not norm:
+        return "is not zero, as that of one process is", None
+    factor = float((theirs * mine).sum()) / norm**2
+    left = float((theirs - factor * mine).norm())
+    if left <= _SIGNIFICANT * max(float(theirs.norm()), 1e-30) and abs(factor) > 1e-6:
+        return f"is {factor:.4g} × that of one process", factor
+    if not float(theirs.norm()):
+        return "is zero, and that of one process is not", 0.0
+    return f"differs from that of one process by {float((theirs - mine).norm()) / norm:.1%} of its norm", None
+
+
+def put_together(
+    layout: Layout,
+    known: Sequence[Mapping[str, Share]],
+    shape: tuple[int, ...],
+    *,
+    limit: float,
+    floor: float = 0.0,
+) -> tuple[torch.Tensor | None, tuple[int, ...]]:
+    """A tensor of its parts, and two ranks that have one part with other values; none: all agree."""
+    whole: torch.Tensor | None = None
+    at: dict[tuple[Any, ...], tuple[int, torch.Tensor]] = {}
+    for rank, name, place in layout.parts:
+        share = known[rank].get(name)
+        if share is None:
+            return None, ()
+        values = share.values
+        if whole is None:
+            whole = torch.zeros(math.prod(shape) if layout.flat else shape, dtype=values.dtype)
+        if values.numel() == 0:
+            continue
+        first = at.setdefault((place, tuple(values.shape)), (rank, values))
+        if _differ(first[1], values, limit, floor):
+            return None, (first[0], rank)
+        whole[tuple(slice(start, start + size) for start, size in zip(place, values.shape, strict=True))] = values
+    return (None if whole is None else whole.reshape(shape)), ()
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """Batches one behind the other, along the first dimension of each tensor.
+
+    Raises:
+        Unmatched: they cannot be joined
+    """
+    if len(batches) == 1:
+        return pytree.tree_map(_copied, batches[0])
+    leaves, specs = zip(*(pytree.tree_flatten(batch) for batch in batches), strict=True)
+    if any(spec != specs[0] for spec in specs):
+        raise Unmatched("batches of ranks have other forms")
+    return pytree.tree_unflatten([_join(each) for each in zip(*leaves, strict=True)], specs[0])
+
+
+def _join(values: Sequence[Any]) -> Any:
+    if all(isinstance(value, torch.Tensor) for value in values):
+        if values[0].dim() and len({value.shape[1:] for value in values}) == 1:
+            return torch.cat(list(values))
+        if all(torch.equal(value, values[0]) for value in values):
+            return values[0].clone()
+        raise Unmatched(f"batches of ranks have other shapes: {', '.join(str(tuple(one.shape)) for one in values)}")
+    if all(value == values[0] for value in values) or isinstance(values[0], str):
+        return values[0]
+    raise Unmatched(f"batches of ranks have other values of {type(values[0]).__name__}")
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _distinct(batches: Sequence[Any]) -> list[int]:
+    """Ranks with batches that no rank before has."""
+    seen: dict[str, int] = {}
+    for rank, batch in enumerate(batches):
+        tensors = [one for one in pytree.tree_leaves(batch) if isinstance(one, torch.Tensor)]
+        seen.setdefault(" ".join(map(digest_of, tensors)), rank)
+    return list(seen.values())
+
+
+def _differ(first: torch.Tensor, second: torch.Tensor, limit: float, floor: float) -> bool:
+    if first.shape != second.shape:
+        return True
+    if torch.equal(first, second):
+        return False
+    difference = float((first.double() - second.double()).norm())
+    return not difference <= limit * float(first.double().norm()) + floor
+
+
+def _unlike_ranks(shares: Iterable[tuple[int, torch.Tensor]], limit: float) -> tuple[int, ...]:
+    (first, values), *others = shares
+    return next(((first, rank) for rank, other in others if _differ(values, other, limit, 0.0)), ())
+
+
+def _split(part: torch.Tensor, whole: torch.Tensor) -> tuple[int, int]:
+    """The dimension along which a part is smaller, and how many make the whole."""
+    smaller = [dim for dim in range(whole.dim()) if part.shape[dim] != whole.shape[dim]]
+    dim = smaller[0] if smaller else 0
+    return dim, whole.shape[dim] // max(part.shape[dim], 1)
+
+
+def _places_in(part: torch.Tensor, whole: torch.Tensor) -> Iterable[tuple[int, ...]]:
+    """Where a part can be in the whole."""
+    if part.dim() != whole.dim() or not part.numel():
+        return
+    smaller = [dim for dim in range(whole.dim()) if part.shape[dim] != whole.shape[dim]]
+    if len(smaller) != 1 or whole.shape[smaller[0]] % part.shape[smaller[0]]:
+        return
+    dim, size = smaller[0], part.shape[smaller[0]]
+    for start in range(0, whole.shape[dim], size):
+        if torch.equal(whole.narrow(dim, start, size), part):
+            yield tuple(start if axis == dim else 0 for axis in range(whole.dim()))
+
+
+def _cover(
+    parts: Sequence[tuple[int, str, tuple[int, ...]]], known: Sequence[Mapping[str, Share]], whole: torch.Tensor
+) -> bool:
+    """Whether parts make the whole."""
+    covered = torch.zeros(whole.shape, dtype=torch.bool)
+    for rank, name, place in parts:
+        values = known[rank][name].values
+        covered[tuple(slice(start, start + size) for start, size in zip(place, values.shape, strict=True))] = True
+    return bool(covered.all())
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a tensor of one process."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,174 @@
+"""What ranks show by themselves, where one process cannot run the script: gradients against the loss's own slope.
+
+Write L for the sum of the losses of all ranks, and g for a gradient as an optimizer gets it. If ranks train one model,
+g = c dL/dw with one c for all weights w: 1 over the number of replicas where losses are means, 1 where they are shares
+of a sum. So some weights are moved along their gradients, the first step is run again, and c is (g · direction) over
+the slope of L. Moved together are weights of one kind, which is told by how many ranks have them: experts and stages
+have their own, all else is on all ranks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from trimaran.rehearsal.real.one_process import Finding
+from trimaran.rehearsal.real.watch import Seen, Update, digest_of
+
+Direction = Mapping[int, Mapping[str, torch.Tensor]]
+"""Of each rank by name: what is added to its weights."""
+
+_SHARE_OF_LOSS, _SHARE_OF_WEIGHT = 5e-4, 0.02
+"""Most that the loss, and the norm of the weights, is to change."""
+
+_RUNS = 4
+"""Of the first step with weights that are moved."""
+
+_ALIKE = 0.05
+"""By which factors may differ: a slope is that of a chord."""
+
+
+def apart(seen: Sequence[Seen], *, of_one_value: bool = False) -> list[Finding]:
+    """Weights that several ranks have alike in the first round, and whose gradients are not.
+
+    Args:
+        seen: of each rank
+        of_one_value: weights of one value alone, as zeros: they may be other parts of a larger one
+    """
+    updates = _first_updates(seen)
+    alike: dict[tuple[str, tuple[int, ...] | None, str], list[int]] = {}
+    for rank, one in enumerate(seen if updates else ()):
+        for name, share in one.rounds[0].weights.items():
+            if share.values.numel() > 1 and of_one_value is bool((share.values == share.values.flatten()[0]).all()):
+                alike.setdefault((name, share.offset, digest_of(share.values)), []).append(rank)
+    found: list[Finding] = []
+    for (name, _, _), ranks in alike.items():
+        known = [(rank, updates[rank].gradients.get(name)) for rank in ranks]
+        gradients = [(rank, gradient.values) for rank, gradient in known if gradient is not None]
+        if len(gradients) < 2:
+            continue
+        (first, values), *others = gradients
+        limit = torch.finfo(values.dtype).eps ** 0.5 * float(values.norm())
+        unlike = next((rank for rank, other in others if float((other - values).norm()) > limit), -1)
+        if unlike >= 0 and all(one.name != name for one in found):
+            found.append(_finding(name, "is another one on each rank", updates[0], None, (first, unlike)))
+    return found
+
+
+def skipped(seen: Sequence[Seen]) -> list[Finding]:
+    """The first step of an optimizer that ranks take after different numbers of batches: some have left one out."""
+    for number, rounds in enumerate(zip(*(one.rounds for one in seen), strict=False)):
+        for loader in rounds[0].pulls:
+            counts = [(rank, one.pulls[loader]) for rank, one in enumerate(rounds) if loader in one.pulls]
+            other = next((rank for rank, count in counts if count != counts[0][1]), None)
+            if other is not None:
+                update = rounds[0].updates[0]
+                (first, count), least = counts[0], dict(counts)[other]
+                text = f"a step is taken after {count} batches on rank {first} and after {least} on rank {other}"
+                return [Finding(kind="skipped", name="", step=number, text=text, lines=tuple(update.lines[:1]))]
+    return []
+
+
+def factors(seen: Sequence[Seen], run: Callable[[Direction], Sequence[Seen] | None]) -> list[Finding]:
+    """Compare kinds of weights.
+
+    Args:
+        seen: ranks as they are
+        run: runs the first step again, with weights that are moved; None where that fails
+    """
+    updates = _first_updates(seen)
+    kinds = _kinds(seen, updates)
+    if not kinds:
+        return []
+    total = sum(abs(one.rounds[0].loss) for one in seen)
+    told: list[tuple[float, list[str]]] = []
+    multiple = 1 / len(seen)
+
+    def gradient(rank: int, name: str) -> torch.Tensor:
+        share: Any = updates[rank].gradients[name]  # `_kinds` has left out those without
+        values: torch.Tensor = share.values
+        return values
+
+    for members in _groups(kinds):
+        squares = sum(float(gradient(rank, name).double().square().sum()) for rank, name in members)
+        norm = sum(float(seen[rank].rounds[0].weights[name].values.double().square().sum()) for rank, name in members)
+        if not squares or not total:
+            return []
+        slope = 0.0
+        for _ in range(2):
+            size = abs(_SHARE_OF_LOSS * total * multiple / squares)
+            if norm:
+                size = min(size, _SHARE_OF_WEIGHT * (norm / squares) ** 0.5)
+            direction: dict[int, dict[str, torch.Tensor]] = {}
+            for rank, name, first in _holders(members, seen):
+                direction.setdefault(rank, {})[name] = size * gradient(first, name)
+            moved = run(direction)
+            if moved is None:
+                return []
+            pairs = zip(moved, seen, strict=True)
+            slope = sum(ahead.rounds[0].loss - one.rounds[0].loss for ahead, one in pairs) / size
+            if not slope:
+                return []
+            multiple = squares / slope
+            if abs(slope * size) < 10 * _SHARE_OF_LOSS * total:
+                break  # else the loss was scaled, and its change is that of a long way
+        told.append((multiple, [name for _, name in members]))
+    usual = told[0]
+    return [
+        _finding(
+            names[0],
+            f"is {factor / usual[0]:.3g} × what it is to the others, measured by how the loss changes",
+            updates[0],
+            factor / usual[0],
+            (),
+        )
+        for factor, names in told
+        if usual[0] and abs(factor / usual[0] - 1) > _ALIKE
+    ]
+
+
+def _first_updates(seen: Sequence[Seen]) -> list[Update]:
+    if any(not one.rounds or not one.rounds[0].updates for one in seen):
+        return []
+    return [one.rounds[0].updates[0] for one in seen]
+
+
+def _kinds(seen: Sequence[Seen], updates: Sequence[Update]) -> dict[int, list[tuple[int, str]]]:
+    """By the number of ranks that have it: weights, each with one rank of those."""
+    holders: dict[tuple[str, str], list[int]] = {}
+    for rank, (one, update) in enumerate(zip(seen, updates, strict=True)):
+        for name, gradient in update.gradients.items():
+            share = one.rounds[0].weights.get(name)
+            if gradient is None or share is None or share.offset is not None:
+                continue
+            holders.setdefault((name, digest_of(share.values)), []).append(rank)
+    kinds: dict[int, list[tuple[int, str]]] = {}
+    for (name, _), ranks in holders.items():
+        kinds.setdefault(len(ranks), []).append((ranks[0], name))
+    return kinds
+
+
+def _groups(kinds: Mapping[int, list[tuple[int, str]]]) -> list[list[tuple[int, str]]]:
+    """Weights that are moved together: those on most ranks first, each kind in parts of about as many weights."""
+    parts = max(1, _RUNS // len(kinds))
+    groups = []
+    for _, members in sorted(kinds.items(), reverse=True):
+        size = -(-len(members) // parts)
+        groups += [members[start : start + size] for start in range(0, len(members), size)]
+    return groups
+
+
+def _holders(members: Sequence[tuple[int, str]], seen: Sequence[Seen]) -> list[tuple[int, str, int]]:
+    """All ranks that have these weights, each with the first of them."""
+    return [
+        (rank, name, first)
+        for first, name in members
+        for rank, one in enumerate(seen)
+        if (share := one.rounds[0].weights.get(name)) is not None
+        and torch.equal(share.values, seen[first].rounds[0].weights[name].values)
+    ]
+
+
+def _finding(name: str, text: str, update: Update, factor: float | None, ranks: tuple[int, ...]) -> Finding:
+    lines = tuple(dict.fromkeys([*update.backward[:1], *update.lines[:1]]))
+    return Finding(kind="gradient", name=name, step=0, text=text, factor=factor, ranks=ranks, lines=lines)

@@ -1,0 +1,167 @@
+"""One rank of a script that is run for real: `python -m trimaran.rehearsal.real.worker REQUEST.json`.
+
+A request of which `together` names all ranks is one of them, and leaves what it did in the folder in which they meet; a
+request without is that of the process that is compared with them, and leaves what it found.
+"""
+
+import contextlib
+import os
+import pickle
+import runpy
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trimaran.base.files import put_in_place
+from trimaran.base.secrets import masked
+from trimaran.rehearsal.record import End, Record, write_record
+from trimaran.rehearsal.request import RankRequest
+from trimaran.rehearsal.worker import environment, story_of
+
+FOUND = "found.json"
+"""What one process found, in the folder of the ranks."""
+
+ONE_BY_ONE = "one-by-one"
+"""File in that folder: batches of ranks come one after another."""
+
+MOVED = "moved"
+"""File in that folder: what is added to weights of each rank, by name."""
+
+
+def seen_file(meeting: Path, rank: int) -> Path:
+    """What a rank did."""
+    return meeting / f"rank{rank}.seen"
+
+
+class RealRank:
+    """A rank, or the one process.
+
+    Args:
+        request: what to run
+    """
+
+    def __init__(self, request: RankRequest) -> None:
+        self._request, self._began = request, time.monotonic()
+        self._meeting = Path(request.meeting)
+        self._is_alone = not request.together
+        self._lock = threading.Lock()
+        self._process, self._exit = os.getpid(), os._exit
+
+    def run(self) -> None:
+        """Run the script, and end the process."""
+        request = self._request
+        os.environ.update(environment(request) | {"MASTER_PORT": _free_port(self._meeting, request)})
+        import torch
+        from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+        from trimaran.rehearsal.device.replaced import replace
+        from trimaran.rehearsal.real import stand_in
+        from trimaran.rehearsal.real.one_process import OneProcess, Unmatched
+        from trimaran.rehearsal.real.watch import Watch
+
+        torch.set_num_threads(1)
+        folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
+        if self._is_alone:
+            ranks = [pickle.loads(path.read_bytes()) for path in _seen_files(self._meeting)]  # noqa: S301  our own
+            one_by_one = (self._meeting / ONE_BY_ONE).exists()
+            self._watch: Watch = OneProcess(folder, request.most_steps, self._stop, ranks, one_by_one=one_by_one)
+        else:
+            moves = self._meeting / MOVED
+            moved = pickle.loads(moves.read_bytes()).get(request.rank, {}) if moves.exists() else None  # noqa: S301  our own
+            self._watch = Watch(folder, request.most_steps, self._stop, moved)
+        told = self._watch.seen.replaced.setdefault
+        store = "alone.store" if self._is_alone else "ranks.store"
+        stand_in.install(
+            lambda what: told(what, None),
+            lambda: FileStore(str(self._meeting / store), request.world),
+            request.rank,
+            request.world,
+        )
+        self._watch.install()
+        replace(os, _exit=lambda status: self.end("exit", status))
+        limit = threading.Timer(request.most_seconds, lambda: self.end("seconds", 0))
+        limit.daemon = True
+        limit.start()
+        sys.argv = [request.script, *request.arguments]
+        sys.path.insert(0, folder)
+        try:
+            with stand_in.OnCpu(lambda what: told(what, None), self._watch.drawn):
+                if request.is_module:
+                    runpy.run_module(request.script, run_name="__main__", alter_sys=True)
+                else:
+                    runpy.run_path(request.script, run_name="__main__")
+        except Unmatched as unmatched:
+            self.end("invented", 0, str(unmatched))
+        except SystemExit as left:
+            status = left.code if isinstance(left.code, int) else int(left.code is not None)
+            self.end("exit", status)
+        except BaseException as error:  # noqa: BLE001  the end of the process
+            traceback.print_exc()
+            self.end("error", 1, story_of(error))
+        self.end("finished", 0)
+
+    def _stop(self) -> None:
+        """All that is kept is there: the process ends once that is so of all ranks."""
+        if not self._is_alone:
+            self._leave_seen()
+            if not all(seen_file(self._meeting, rank).exists() for rank in self._request.together):
+                return
+        self.end("steps", 0)
+
+    def _leave_seen(self) -> None:
+        path = seen_file(self._meeting, self._request.rank)
+        if not path.exists():
+            put_in_place(path, pickle.dumps(self._watch.seen))
+
+    def end(self, how: Any, status: int, text: str = "") -> None:
+        """Leave what was seen, and end the process. Of a forked child: end it, no more."""
+        request = self._request
+        if os.getpid() != self._process:
+            self._exit(status)
+        with self._lock:
+            from trimaran.rehearsal.real.one_process import OneProcess
+
+            watch = self._watch
+            if watch.is_over and how == "error":  # another rank has left
+                how, status, text = "steps", 0, ""
+            record = Record(
+                rank=request.rank,
+                world=request.world,
+                per_node=request.per_node,
+                device="cpu",
+                memory_bytes=0,
+                script=[request.script, *request.arguments],
+                end=End(how, status, masked(text), -1),
+                host_s=time.monotonic() - self._began,
+            )
+            if isinstance(watch, OneProcess):
+                if how in ("invented", "error", "seconds"):
+                    watch.result.reason = text or "it takes too long"
+                watch.result.replaced = list(watch.seen.replaced)
+                put_in_place(self._meeting / FOUND, msgspec.json.encode(watch.result))
+            else:
+                with contextlib.suppress(OSError):
+                    self._leave_seen()
+            write_record(Path(request.record), record)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self._exit(status)
+
+
+def _seen_files(meeting: Path) -> list[Path]:
+    return sorted(meeting.glob("rank*.seen"), key=lambda path: int(path.stem[4:]))
+
+
+def _free_port(meeting: Path, request: RankRequest) -> str:
+    """A port for scripts that make a store of their own; the groups of torch meet through a file."""
+    named = meeting / "port"
+    return named.read_text() if named.exists() and request.together else "0"
+
+
+if __name__ == "__main__":
+    RealRank(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=RankRequest)).run()
