@@ -937,6 +937,8 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/jobs/builtin.py": "images of scikit-learn's package, and their order in this one",
     "trimaran/features/rehearse/runs.py": "what the ranks of this rehearsal wrote",
     "trimaran/rehearsal/record.py": "likewise",
+    "trimaran/features/rehearse/verify.py": "what the ranks of this verification wrote",
+    "trimaran/rehearsal/real/worker.py": "likewise, and what the process that started it asks",
     "trimaran/trial/trial.py": "answers of processes that this one has forked",
     "trimaran/trial/watch.py": "batches of the ranks of this run, and what the process has asked that forked this one",
     "trimaran/rehearsal/build.py": "files of torch and of this package as installed, and what a trial of them kept",

@@ -155,7 +155,7 @@ def verify(
         from trimaran.report.verification import VERIFY_EXIT_CODES, verification_document, verification_view
 
         if not command:
-            raise InputError("nothing to verify: trimaran verify --world 2 -- train.py", code="rehearse.nothing")
+            raise InputError("nothing to verify: trimaran verify --world 2 -- train.py", code="verify.nothing")
         if output is not None:
             check_writable(given(output))
         arguments = command[2:] if module and command[1:2] == ["--"] else command[1:]

@@ -134,7 +134,7 @@ _APART = "each rank trains by itself for some steps, and then weights are averag
 def _run(
     asked: Question, folder: Path, local: int, steps: int, ranks: Sequence[int], progress: Progress
 ) -> list[RankRun]:
-    """Run ranks, or with none of them one process beside those that have run there."""
+    """Run ranks, or with none of them one process next to those that have run there."""
     folder.mkdir(exist_ok=True)
     alone = not ranks
     script = asked.script if asked.is_module else str(given(Path(asked.script)).absolute())
@@ -163,7 +163,7 @@ def _run(
 
 
 def _judge(asked: Question, folder: Path, runs: Sequence[RankRun], local: int, progress: Progress) -> Compared:
-    """What one process finds beside the ranks."""
+    """What one process finds that is compared with the ranks."""
     seen = [_seen(folder, run) for run in runs]
     if any(one is None or not one.rounds for one in seen) or any(_failed(run) for run in runs):
         return Compared()

@@ -159,7 +159,7 @@ class OneProcess(Watch):
     # -----------------------------------------------------------------------------------------------------------------
     # Weights
 
-    def open(self, named: list[tuple[str, torch.Tensor]]) -> None:
+    def take_weights(self, named: list[tuple[str, torch.Tensor]]) -> None:
         """Compare the weights after a round, and take those of the ranks."""
         number = len(self.seen.rounds) - 1
         self._parameters |= dict(named)
@@ -213,7 +213,7 @@ class OneProcess(Watch):
                 self.result.missed.setdefault(name, "what ranks have of it is no part of what one process makes")
 
     def _find_unlike(self, named: Sequence[tuple[str, torch.Tensor]], known: Sequence[Mapping[str, Share]]) -> None:
-        """Weights with which ranks begin otherwise, though each has as many as one process."""
+        """Weights with which ranks begin otherwise, though each has all that one process has."""
         shared: list[bool] = []  # whether a weight that is drawn is the same on all ranks
         unlike: dict[str, tuple[int, ...]] = {}
         for name, parameter in named:
@@ -476,7 +476,7 @@ def told(theirs: torch.Tensor, mine: torch.Tensor) -> tuple[str, float | None]:
     """How a tensor of ranks differs from that of one process, and the factor where it is a multiple.
 
     Example:
-        >>> told(torch.tensor([2.0, 4.0]), torch.tensor([1.0, 2.0]))
+        >>> told(torch.tensor([6.0, 8.0]), torch.tensor([3.0, 4.0]))
         ('is 2 × that of one process', 2.0)
     """
     norm = float(mine.norm())

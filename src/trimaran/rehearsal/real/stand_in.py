@@ -233,7 +233,7 @@ def _install_devices(count: int) -> None:
 
 
 class _Stream:
-    """A stream, or an event: nothing runs beside the CPU."""
+    """A stream, or an event: nothing but the CPU runs."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 

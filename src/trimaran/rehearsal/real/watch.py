@@ -293,7 +293,7 @@ class Watch:
             self._roots.append(weakref.ref(module))
         for name, parameter in named:
             self._names.setdefault(id(parameter), name)
-        self.open(named)
+        self.take_weights(named)
         if len(self.seen.rounds) > self._most:
             self._end()
 
@@ -317,7 +317,7 @@ class Watch:
         """The first forward of a round begins."""
         self.seen.rounds.append(Round())
 
-    def open(self, named: list[tuple[str, torch.Tensor]]) -> None:
+    def take_weights(self, named: list[tuple[str, torch.Tensor]]) -> None:
         """The parameters of an outermost module, before its first forward of a round."""
         self.seen.rounds[-1].weights |= {name: share_of(parameter) for name, parameter in named}
         if self._moved is not None and len(self.seen.rounds) == 1:

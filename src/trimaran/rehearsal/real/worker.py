@@ -158,7 +158,7 @@ def _seen_files(meeting: Path) -> list[Path]:
 
 
 def _free_port(meeting: Path, request: RankRequest) -> str:
-    """A port for scripts that make a store of their own; the groups of torch meet through a file."""
+    """A port for scripts that make a store; the groups of torch meet through a file."""
     named = meeting / "port"
     return named.read_text() if named.exists() and request.together else "0"
 
