@@ -342,9 +342,10 @@ def _grouped(findings: Sequence[Finding]) -> Iterator[Difference]:
     for same in groups.values():
         first, more = same[0], len(same) - 1
         what = {"gradient": "the gradient of ", "norm": "the norm ", "samples": "", "skipped": "", "settings": ""}
-        subject = f"{what.get(first.kind, 'the weight ')}{first.name}"
+        subject = f"{what.get(first.kind, '')}{first.name}"
         if more:
             subject = f"{subject} and of {more} more" if first.kind == "gradient" else f"{subject} and {more} more"
+        subject += ":" * (first.kind in ("weight", "update", "apart"))
         ranks = f" (ranks {', '.join(map(str, first.ranks))})" if first.ranks and first.kind != "samples" else ""
         if first.kind == "samples":
             subject = f"ranks {', '.join(map(str, first.ranks))}"

@@ -179,7 +179,7 @@ class OneProcess(Watch):
             whole, unlike = put_together(layout, known, tuple(parameter.shape), limit=0.0)
             if unlike and name not in self._unlike:
                 self._unlike.add(name)
-                self._find("apart", name, number - 1, "is no longer the same on all ranks", ranks=unlike)
+                self._find("apart", name, number - 1, "ranks no longer have the same", ranks=unlike)
             if whole is None:
                 continue
             if number and name in self._before and name not in self._unlike:
@@ -233,7 +233,7 @@ class OneProcess(Watch):
                 self.result.missed[name] = "each rank has its own, as of experts, and one process has one"
                 continue
             self._unlike.add(name)
-            self._find("weight", name, 0, "begins with another value on each rank", ranks=ranks)
+            self._find("weight", name, 0, "each rank begins with another value", ranks=ranks)
 
     def _layout_of(
         self,
@@ -295,7 +295,7 @@ class OneProcess(Watch):
         limit = (20 if name in self._loose else 1) * _CHANGE * float(ours.norm()) + rounding
         if not float((ours - theirs).norm()) <= limit:
             text, factor = told(theirs, ours)
-            self._find("update", name, number, f"is changed otherwise: the change {text}", factor=factor)
+            self._find("update", name, number, f"the change {text}", factor=factor)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Gradients
