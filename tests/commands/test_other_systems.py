@@ -40,7 +40,7 @@ REFUSED = {
 """Commands, with what they say to need Linux."""
 
 RANKS_ONLY = {
-    "win32": {"trimaran.launch.worker", "trimaran.rehearsal.worker"},
+    "win32": {"trimaran.launch.worker", "trimaran.rehearsal.worker", "trimaran.rehearsal.real.worker"},
     "darwin": set[str](),
 }
 """Modules that are the program of a process which is started on Linux alone."""

@@ -21,8 +21,16 @@ from trimaran.features.rehearse.runs import Question, check_script, keep_logs
 from trimaran.rehearsal.launch import RankRun, run_ranks
 from trimaran.rehearsal.real.one_process import Compared, Finding, unlike_settings
 from trimaran.rehearsal.real.slopes import Direction, apart, factors, skipped
-from trimaran.rehearsal.real.watch import Seen, Share, digest_of, samples_of
-from trimaran.rehearsal.real.worker import FOUND, MOVED, ONE_BY_ONE, seen_file
+from trimaran.rehearsal.real.watch import (
+    FOUND,
+    MOVED,
+    ONE_BY_ONE,
+    Seen,
+    Share,
+    digest_of,
+    samples_of,
+    seen_file,
+)
 from trimaran.rehearsal.request import RankRequest
 from trimaran.report.verification import Difference, Verification, VerifyVerdict
 

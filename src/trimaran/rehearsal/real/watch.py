@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +32,21 @@ from trimaran.rehearsal.device.replaced import replace
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 _LOADER = "_trimaran_loader"
 _MOST_BYTES = 256 * 2**20
+
+
+FOUND = "found.json"
+"""What one process found, in the folder of the ranks."""
+
+ONE_BY_ONE = "one-by-one"
+"""File in that folder: batches of ranks come one after another."""
+
+MOVED = "moved"
+"""File in that folder: what is added to weights of each rank, by name."""
+
+
+def seen_file(meeting: Path, rank: int) -> Path:
+    """What a rank did."""
+    return meeting / f"rank{rank}.seen"
 
 
 @dataclass(slots=True)

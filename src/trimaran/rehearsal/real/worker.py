@@ -23,20 +23,6 @@ from trimaran.rehearsal.record import End, Record, write_record
 from trimaran.rehearsal.request import RankRequest
 from trimaran.rehearsal.worker import environment, story_of
 
-FOUND = "found.json"
-"""What one process found, in the folder of the ranks."""
-
-ONE_BY_ONE = "one-by-one"
-"""File in that folder: batches of ranks come one after another."""
-
-MOVED = "moved"
-"""File in that folder: what is added to weights of each rank, by name."""
-
-
-def seen_file(meeting: Path, rank: int) -> Path:
-    """What a rank did."""
-    return meeting / f"rank{rank}.seen"
-
 
 class RealRank:
     """A rank, or the one process.
@@ -62,7 +48,7 @@ class RealRank:
         from trimaran.rehearsal.device.replaced import replace
         from trimaran.rehearsal.real import stand_in
         from trimaran.rehearsal.real.one_process import OneProcess, Unmatched
-        from trimaran.rehearsal.real.watch import Watch
+        from trimaran.rehearsal.real.watch import MOVED, ONE_BY_ONE, Watch
 
         torch.set_num_threads(1)
         folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
@@ -107,6 +93,8 @@ class RealRank:
 
     def _stop(self) -> None:
         """All that is kept is there: the process ends once that is so of all ranks."""
+        from trimaran.rehearsal.real.watch import seen_file
+
         if not self._is_alone:
             self._leave_seen()
             if not all(seen_file(self._meeting, rank).exists() for rank in self._request.together):
@@ -114,6 +102,8 @@ class RealRank:
         self.end("steps", 0)
 
     def _leave_seen(self) -> None:
+        from trimaran.rehearsal.real.watch import seen_file
+
         path = seen_file(self._meeting, self._request.rank)
         if not path.exists():
             put_in_place(path, pickle.dumps(self._watch.seen))
@@ -125,6 +115,7 @@ class RealRank:
             self._exit(status)
         with self._lock:
             from trimaran.rehearsal.real.one_process import OneProcess
+            from trimaran.rehearsal.real.watch import FOUND
 
             watch = self._watch
             if watch.is_over and how == "error":  # another rank has left
