@@ -52,7 +52,9 @@ def main() -> None:
     }
     print(summary)
     if options.only is None:
-        write_document(RESULT, {"environment": describe_environment(), "summary": summary, "rows": rows})
+        write_document(
+            {"schema_version": 1, "environment": describe_environment(), "summary": summary, "rows": rows}, RESULT
+        )
 
 
 def judge(name: str, right: bool, world: int, *, rehearses: bool) -> dict[str, Any]:
