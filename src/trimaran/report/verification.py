@@ -76,8 +76,8 @@ class Verification:
 
     def __str__(self) -> str:
         lines = [self.headline]
-        for one in self.differences[:_MOST]:
-            lines.append(f"  {one.text}")
+        for place, one in enumerate(self.differences[:_MOST]):
+            lines += [f"  {one.text}"] if place else []
             lines += [f"    {line}" for line in one.lines]
         return "\n".join(lines)
 
@@ -92,8 +92,9 @@ def verification_view(found: Verification) -> RenderableType:
     """The page that `verify` prints."""
     colour = {"one model": "green", "not known": "yellow"}.get(found.verdict, "red")
     parts: list[RenderableType] = [Text(printable(found.headline), style=f"bold {colour}")]
-    for one in found.differences[:_MOST]:
-        parts.append(bullet(Text(printable(one.text))))
+    for place, one in enumerate(found.differences[:_MOST]):
+        if place:  # the headline has the first one
+            parts.append(bullet(Text(printable(one.text))))
         parts += [Padding(Text(printable(line), style="dim"), (0, 0, 0, 4)) for line in one.lines]
     if len(found.differences) > _MOST:
         parts.append(bullet(Text(f"{len(found.differences) - _MOST} more (--json)")))

@@ -19,14 +19,13 @@ from trimaran.base.units import format_count
 from trimaran.features.rehearse.ask import ask
 from trimaran.features.rehearse.runs import Question, check_script, keep_logs
 from trimaran.rehearsal.launch import RankRun, run_ranks
-from trimaran.rehearsal.real.one_process import Compared, Finding, unlike_settings
+from trimaran.rehearsal.real.one_process import Compared, Finding, differ, unlike_settings
 from trimaran.rehearsal.real.slopes import Direction, apart, factors, skipped
 from trimaran.rehearsal.real.watch import (
     FOUND,
     MOVED,
     ONE_BY_ONE,
     Seen,
-    Share,
     digest_of,
     samples_of,
     seen_file,
@@ -86,7 +85,7 @@ def verify(
     with temporary_folder("trimaran-verify-") as folder:
         runs = _run(asked, folder / "ranks", local, asked.steps, range(world), progress)
         keep_logs(runs, None if logs is None else Path(logs))
-        found = _judge(asked, folder / "ranks", runs, local, progress)
+        found = _judge(asked, folder / "ranks", runs, progress)
         if (found.reason or found.missed) and not found.findings:
             found.findings = _among_ranks(asked, folder, runs, local, progress)
         if any(one.kind == "gradient" and one.ranks for one in found.findings):
@@ -156,7 +155,7 @@ def _run(
             arguments=asked.arguments,
             rank=rank,
             world=1 if alone else asked.target.world,
-            per_node=1 if alone else local,
+            per_node=local,
             gpu=asked.target.gpu,
             together=tuple(ranks),
             meeting=str(folder),
@@ -170,7 +169,7 @@ def _run(
     return run_ranks(requests, folder=folder, progress=progress, worker=_WORKER)
 
 
-def _judge(asked: Question, folder: Path, runs: Sequence[RankRun], local: int, progress: Progress) -> Compared:
+def _judge(asked: Question, folder: Path, runs: Sequence[RankRun], progress: Progress) -> Compared:
     """What one process finds that is compared with the ranks."""
     seen = [_seen(folder, run) for run in runs]
     if any(one is None or not one.rounds for one in seen) or any(_failed(run) for run in runs):
@@ -183,9 +182,9 @@ def _judge(asked: Question, folder: Path, runs: Sequence[RankRun], local: int, p
             (folder / ONE_BY_ONE).touch()
         (folder / FOUND).unlink(missing_ok=True)
         long_s = min(asked.limit_s, max(_LEAST_S, 5 * max(run.seconds for run in runs)))
-        (run,) = _run(replace(asked, limit_s=long_s), folder, local, asked.steps, (), progress)
+        (run,) = _run(replace(asked, limit_s=long_s), folder, 1, asked.steps, (), progress)
         found = _read(folder, run)
-        if "more batches" not in found.reason:
+        if not found.takes_more:
             break
     found.findings = [*among, *found.findings]
     return found
@@ -277,20 +276,14 @@ def _come_together(seen: Sequence[Seen | None]) -> bool:
     parted = False
     for rounds in zip(*(one.rounds for one in seen if one is not None), strict=False):
         alike = all(
-            _alike(share, other.weights.get(name)) for other in rounds[1:] for name, share in rounds[0].weights.items()
+            name in other.weights and not differ(share.values, other.weights[name].values, 1e-5)
+            for other in rounds[1:]
+            for name, share in rounds[0].weights.items()
         )
         if parted and alike:
             return True
         parted = parted or not alike
     return False
-
-
-def _alike(first: Share, second: Share | None) -> bool:
-    return (
-        second is not None
-        and first.values.shape == second.values.shape
-        and bool(((first.values - second.values).abs() <= 1e-5 * first.values.abs().max()).all())
-    )
 
 
 def _told(asked: Question, runs: Sequence[RankRun], found: Compared, seconds: float) -> Verification:
@@ -301,13 +294,15 @@ def _told(asked: Question, runs: Sequence[RankRun], found: Compared, seconds: fl
     differences = list(_grouped(found.findings))
     # The first rank that fails, not one that has lost it.
     failed = min((run for run in runs if _failed(run)), key=lambda run: _LOST in run.record.end.text, default=None)
-    printed = ""
+    printed, steps_asked = "", format_count(asked.steps, "step")
     verdict: VerifyVerdict
     if failed is not None:
         end = failed.record.end
         verdict, printed = "failed", "\n".join(failed.printed.splitlines()[-12:])
-        why = "it takes too long (--limit)" if end.how == "seconds" else f"it ends with status {end.status}"
-        headline = f"rank {failed.request.rank} fails: {end.text or why}"
+        headline = f"rank {failed.request.rank} fails: {end.text or f'it ends with status {end.status}'}"
+        if end.how == "seconds":
+            verdict = "not known"
+            headline = f"whether {world} ranks train one model is not known: {steps_asked} take longer than --limit"
     elif differences:
         verdict = "differs"
         headline = f"{world} ranks do not train the model of one process: {differences[0].text}"

@@ -22,9 +22,10 @@ import msgspec
 import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
-from trimaran.rehearsal.real.watch import Round, Seen, Share, Update, Watch, digest_of, settings_of
+from trimaran.base.errors import InputError
+from trimaran.rehearsal.real.watch import Round, Seen, Share, Update, Watch, copied, digest_of, settings_of, tensors_of
+from trimaran.user_code.batches import count_samples, join_batches
 
 _ROUNDING = 30
 _CHANGE = 1e-3
@@ -70,6 +71,7 @@ class Compared(msgspec.Struct, kw_only=True):
         largest: difference of a gradient that agrees, relative to its norm
         reason: why the comparison could not go on; empty: it could
         one_by_one: one process takes the batches of the ranks one after another
+        takes_more: it takes more of them in a step than joined ones make
         replaced: what the stand-in has replaced
     """
 
@@ -81,6 +83,7 @@ class Compared(msgspec.Struct, kw_only=True):
     largest: float = 0.0
     reason: str = ""
     one_by_one: bool = False
+    takes_more: bool = False
     replaced: list[str] = []
 
 
@@ -134,11 +137,13 @@ class OneProcess(Watch):
         if self.result.one_by_one and len(shares) > 1:
             place, number = number % len(shares), number // len(shares)
         if any(number >= len(batches) for batches in of_ranks):
-            raise Unmatched("one process reads more batches in a step than each rank")
+            self._needs_more()
         batches = [of_ranks[rank][number] for rank in shares]
-        return pytree.tree_map(
-            _copied, batches[place] if self.result.one_by_one and len(shares) > 1 else joined(batches)
-        )
+        return joined([batches[place]] if self.result.one_by_one and len(shares) > 1 else batches)
+
+    def _needs_more(self) -> None:
+        self.result.takes_more = not self.result.one_by_one
+        raise Unmatched("one process reads more batches in a step than each rank")
 
     def drawn(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """What all ranks drew."""
@@ -214,7 +219,7 @@ class OneProcess(Watch):
 
     def _find_unlike(self, named: Sequence[tuple[str, torch.Tensor]], known: Sequence[Mapping[str, Share]]) -> None:
         """Weights with which ranks begin otherwise, though each has all that one process has."""
-        shared: list[bool] = []  # whether a weight that is drawn is the same on all ranks
+        shares_drawn = False  # whether a weight that is drawn is the same on all ranks
         unlike: dict[str, tuple[int, ...]] = {}
         for name, parameter in named:
             shares = [(rank, weights[name]) for rank, weights in enumerate(known)]
@@ -224,12 +229,12 @@ class OneProcess(Watch):
             if ranks:
                 unlike[name] = ranks
             elif parameter.numel() > 1 and bool((shares[0][1].values != shares[0][1].values.flatten()[0]).any()):
-                shared.append(True)
+                shares_drawn = True
         gradients = [seen.rounds[0].updates[0].gradients if seen.rounds[0].updates else {} for seen in self._ranks]
         for name, ranks in unlike.items():
             each = [(rank, share.values) for rank, one in enumerate(gradients) if (share := one.get(name)) is not None]
             self._layouts.pop(name, None)
-            if shared and each and _unlike_ranks(each, 1e-3):
+            if shares_drawn and each and _unlike_ranks(each, 1e-3):
                 self.result.missed[name] = "each rank has its own, as of experts, and one process has one"
                 continue
             self._unlike.add(name)
@@ -312,7 +317,7 @@ class OneProcess(Watch):
             self._find("skipped", "", number, "an optimizer's step is taken by some ranks alone", ranks=without)
             return
         if any(ahead != mine for ahead, mine in self._counts(rounds)):
-            raise Unmatched("one process reads more batches in a step than each rank")
+            self._needs_more()
         of_ranks = [one.updates[place] for one in rounds]
         if not number and not place:
             self._check_complete(rounds)
@@ -437,9 +442,9 @@ class OneProcess(Watch):
     ) -> None:
         if lines is None and self.seen.rounds[max(step, 0)].updates:
             lines = self.seen.rounds[max(step, 0)].updates[-1]
-        told_lines = () if lines is None else tuple(dict.fromkeys([*lines.backward[:1], *lines.lines[:1]]))
+        where = () if lines is None else lines.where
         self.result.findings.append(
-            Finding(kind=kind, name=name, step=step, text=text, factor=factor, ranks=ranks, lines=told_lines)
+            Finding(kind=kind, name=name, step=step, text=text, factor=factor, ranks=ranks, lines=where)
         )
 
 
@@ -512,7 +517,7 @@ def put_together(
         if values.numel() == 0:
             continue
         first = at.setdefault((place, tuple(values.shape)), (rank, values))
-        if _differ(first[1], values, limit, floor):
+        if differ(first[1], values, limit, floor):
             return None, (first[0], rank)
         whole[tuple(slice(start, start + size) for start, size in zip(place, values.shape, strict=True))] = values
     return (None if whole is None else whole.reshape(shape)), ()
@@ -525,39 +530,27 @@ def joined(batches: Sequence[Any]) -> Any:
         Unmatched: they cannot be joined
     """
     if len(batches) == 1:
-        return pytree.tree_map(_copied, batches[0])
-    leaves, specs = zip(*(pytree.tree_flatten(batch) for batch in batches), strict=True)
-    if any(spec != specs[0] for spec in specs):
-        raise Unmatched("batches of ranks have other forms")
-    return pytree.tree_unflatten([_join(each) for each in zip(*leaves, strict=True)], specs[0])
-
-
-def _join(values: Sequence[Any]) -> Any:
-    if all(isinstance(value, torch.Tensor) for value in values):
-        if values[0].dim() and len({value.shape[1:] for value in values}) == 1:
-            return torch.cat(list(values))
-        if all(torch.equal(value, values[0]) for value in values):
-            return values[0].clone()
-        raise Unmatched(f"batches of ranks have other shapes: {', '.join(str(tuple(one.shape)) for one in values)}")
-    if all(value == values[0] for value in values) or isinstance(values[0], str):
-        return values[0]
-    raise Unmatched(f"batches of ranks have other values of {type(values[0]).__name__}")
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
+        return copied(batches[0])
+    whole = [{"batch": batch} for batch in batches]  # a form that any batch of a loader fits in
+    try:
+        together = join_batches(whole, [count_samples(batch) for batch in whole])
+    except InputError as error:
+        raise Unmatched(f"batches of ranks cannot be joined: {error.message}") from None
+    if together is None:
+        raise Unmatched("batches of ranks cannot be joined: they have other lengths, or values that are no samples")
+    return together["batch"]
 
 
 def _distinct(batches: Sequence[Any]) -> list[int]:
     """Ranks with batches that no rank before has."""
     seen: dict[str, int] = {}
     for rank, batch in enumerate(batches):
-        tensors = [one for one in pytree.tree_leaves(batch) if isinstance(one, torch.Tensor)]
-        seen.setdefault(" ".join(map(digest_of, tensors)), rank)
+        seen.setdefault(" ".join(map(digest_of, tensors_of(batch))), rank)
     return list(seen.values())
 
 
-def _differ(first: torch.Tensor, second: torch.Tensor, limit: float, floor: float) -> bool:
+def differ(first: torch.Tensor, second: torch.Tensor, limit: float, floor: float = 0.0) -> bool:
+    """Whether two tensors differ by more than a share of the norm of the first, and a number."""
     if first.shape != second.shape:
         return True
     if torch.equal(first, second):
@@ -568,7 +561,7 @@ def _differ(first: torch.Tensor, second: torch.Tensor, limit: float, floor: floa
 
 def _unlike_ranks(shares: Iterable[tuple[int, torch.Tensor]], limit: float) -> tuple[int, ...]:
     (first, values), *others = shares
-    return next(((first, rank) for rank, other in others if _differ(values, other, limit, 0.0)), ())
+    return next(((first, rank) for rank, other in others if differ(values, other, limit)), ())
 
 
 def _split(part: torch.Tensor, whole: torch.Tensor) -> tuple[int, int]:

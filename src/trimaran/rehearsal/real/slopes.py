@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from trimaran.rehearsal.real.one_process import Finding
+from trimaran.rehearsal.real.one_process import Finding, differ
 from trimaran.rehearsal.real.watch import Seen, Update, digest_of
 
 Direction = Mapping[int, Mapping[str, torch.Tensor]]
@@ -48,8 +48,8 @@ def apart(seen: Sequence[Seen], *, of_one_value: bool = False) -> list[Finding]:
         if len(gradients) < 2:
             continue
         (first, values), *others = gradients
-        limit = torch.finfo(values.dtype).eps ** 0.5 * float(values.norm())
-        unlike = next((rank for rank, other in others if float((other - values).norm()) > limit), -1)
+        limit = torch.finfo(values.dtype).eps ** 0.5
+        unlike = next((rank for rank, other in others if differ(values, other, limit)), -1)
         if unlike >= 0 and all(one.name != name for one in found):
             found.append(_finding(name, "is another one on each rank", updates[0], None, (first, unlike)))
     return found
@@ -170,5 +170,4 @@ def _holders(members: Sequence[tuple[int, str]], seen: Sequence[Seen]) -> list[t
 
 
 def _finding(name: str, text: str, update: Update, factor: float | None, ranks: tuple[int, ...]) -> Finding:
-    lines = tuple(dict.fromkeys([*update.backward[:1], *update.lines[:1]]))
-    return Finding(kind="gradient", name=name, step=0, text=text, factor=factor, ranks=ranks, lines=lines)
+    return Finding(kind="gradient", name=name, step=0, text=text, factor=factor, ranks=ranks, lines=update.where)

@@ -124,7 +124,7 @@ def _install_groups(told: Told, store: Callable[[], Any], rank: int, world: int)
 
     parts = {"init_process_group": init_process_group, "new_group": other_group, "barrier": wait_for_all}
     parts |= {
-        name: _summed(getattr(dist, name), told)
+        name: _summed(getattr(dist, name))
         for name in ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
     }
     for owner in (dist, dist.distributed_c10d):
@@ -152,7 +152,7 @@ def _install_groups(told: Told, store: Callable[[], Any], rank: int, world: int)
     replace(nn.parallel.DistributedDataParallel, __init__=wrapped)
 
 
-def _summed(collective: Callable[..., Any], told: Told) -> Callable[..., Any]:
+def _summed(collective: Callable[..., Any]) -> Callable[..., Any]:
     """A collective for which gloo has no mean: it sums, and divides afterwards."""
 
     @functools.wraps(collective)

@@ -28,11 +28,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loaders
 
 from trimaran.rehearsal.device.replaced import replace
+from trimaran.user_code.batches import copied_batch, name_tensors
 
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 _LOADER = "_trimaran_loader"
 _MOST_BYTES = 256 * 2**20
-
 
 FOUND = "found.json"
 """What one process found, in the folder of the ranks."""
@@ -73,14 +73,17 @@ class Update:
         settings: numbers of each group of parameters, such as the learning rate
         lines: of the script that asked for it, innermost first
         backward: those that asked for the last backward
-        number: of the optimizer, in the order of first steps
     """
 
     gradients: dict[str, Share | None]
     settings: list[dict[str, Any]]
     lines: list[str]
     backward: list[str]
-    number: int = 0
+
+    @property
+    def where(self) -> tuple[str, ...]:
+        """The innermost lines of the backward and of the step."""
+        return tuple(dict.fromkeys([*self.backward[:1], *self.lines[:1]]))
 
 
 @dataclass(slots=True)
@@ -139,12 +142,20 @@ def digest_of(values: torch.Tensor) -> str:
     return hashlib.blake2b(said + plain.reshape(-1).view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()
 
 
+def tensors_of(batch: Any) -> list[torch.Tensor]:
+    """The tensors of a batch, whatever its form."""
+    return list(name_tensors({"batch": batch}).values())
+
+
+def copied(batch: Any) -> Any:
+    """A copy of a batch, whatever its form."""
+    return copied_batch({"batch": batch})["batch"]
+
+
 def samples_of(batches: Iterable[Any]) -> Iterator[torch.Tensor]:
     """The samples of batches: rows of the first tensor of each."""
     for batch in batches:
-        first = next(
-            (one for one in pytree.tree_leaves(batch) if isinstance(one, torch.Tensor) and one.dim() > 1), None
-        )
+        first = next((one for one in tensors_of(batch) if one.dim() > 1), None)
         if first is not None:
             yield from first
 
@@ -182,10 +193,8 @@ class Watch:
         self._opened: set[int] = set()
         self._begins = True
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._names: dict[int, str] = {}
         self._owners: dict[str, int] = {}
-        self._roots: list[weakref.ref[nn.Module]] = []
         self._inputs = hashlib.blake2b(digest_size=16)
         self._backward: list[str] = []
         self._kept_bytes = 0
@@ -268,9 +277,8 @@ class Watch:
         if self.is_over:
             return batch
         kept = self.seen.batches.setdefault(loader, [])
-        copied = pytree.tree_map(lambda one: one.clone() if isinstance(one, torch.Tensor) else one, batch)
-        self._keep(one for one in pytree.tree_leaves(copied) if isinstance(one, torch.Tensor))
-        kept.append(copied)
+        self._keep(tensors_of(batch))
+        kept.append(copied(batch))
         return batch
 
     def drawn(self, name: str, values: torch.Tensor) -> torch.Tensor:
@@ -303,10 +311,8 @@ class Watch:
         if self._begins:
             self._begins = False
             self._opened.clear()
-            self.begin_round()
+            self.seen.rounds.append(Round())
         self._opened |= {id(one) for one in module.modules()}
-        if all(one() is not module for one in self._roots):
-            self._roots.append(weakref.ref(module))
         for name, parameter in named:
             self._names.setdefault(id(parameter), name)
         self.take_weights(named)
@@ -328,10 +334,6 @@ class Watch:
     def _end(self) -> None:
         self.is_over = True
         self._ended()
-
-    def begin_round(self) -> None:
-        """The first forward of a round begins."""
-        self.seen.rounds.append(Round())
 
     def take_weights(self, named: list[tuple[str, torch.Tensor]]) -> None:
         """The parameters of an outermost module, before its first forward of a round."""
@@ -366,7 +368,6 @@ class Watch:
             self._ended()
         if not self._is_main() or not self.seen.rounds or self.is_over:
             return
-        number = self._optimizers.setdefault(optimizer, len(self._optimizers))
         now = self.seen.rounds[-1]
         update = Update(
             gradients={
@@ -376,7 +377,6 @@ class Watch:
             settings=[settings_of(group) for group in optimizer.param_groups],
             lines=self.lines(),
             backward=self._backward,
-            number=number,
         )
         now.updates.append(update)
         now.pulls = {loader: len(batches) for loader, batches in self.seen.batches.items()}
