@@ -90,8 +90,8 @@ class Run:
         return sorted(found)
 
     def ranks(self) -> list[int]:
-        """Processes that the command has started, but for those that compare a step, which ignore signals to stop."""
-        return [pid for pid in self.processes() if pid != self.process.pid and not _ignores(pid, signal.SIGTERM)]
+        """Those of the processes that lead a session, as ranks do, and none of what ranks have started."""
+        return [pid for pid in self.processes() if pid != self.process.pid and _leads_a_session(pid)]
 
     def wait_for(self, seen: Callable[[], Any], what: str) -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -154,10 +154,8 @@ def train(job: str, planned: Path, *options: str) -> list[str]:
     return ["trimaran", "train", f"{JOBS}:{job}", "--plan", str(planned / "plan.json"), *options]
 
 
-def _ignores(pid: int, number: signal.Signals) -> bool:
-    """Whether a process ignores a signal, or is gone."""
+def _leads_a_session(pid: int) -> bool:
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return bool(int(status.partition("SigIgn:")[2].split()[0], 16) >> (number - 1) & 1)
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
