@@ -9,7 +9,8 @@ grids so that the mean absolute error, each cut off at 15 %, is least: rows that
 cannot pull them. Constants of one recipe are among them: the time of Horovod's calls, and the rate at which TensorFlow
 sums and updates on the host. Their ends are those of the same fit to draws of networks. Rows whose batches hold
 sentences of different lengths are kept apart: with the rest known, each says one spread of the work of batches, and
-their median is kept. Writes
+their median is kept. Where MXNet's copies and calls are between their ends comes from two published ratios
+(trimaran_studies/reproduce/dgx1.py). Writes
 src/trimaran/pricing/exchange_constants.toml with the errors that remain, also on networks that were left out.
 """
 
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from trimaran.graph.kernels.workload import Workload
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
+from trimaran.planning.requests import default_software
 from trimaran.planning.tracing.workloads import workload
 from trimaran.pricing.exchange.costs import ExchangeOptions, handling_s
 from trimaran.pricing.exchange.frameworks import (
@@ -41,6 +43,7 @@ from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software
 from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step, largest_of
 from trimaran_studies.published.rows import published_rows
+from trimaran_studies.reproduce.dgx1 import FITTED_RATIOS, fit_places
 from trimaran_studies.validation.measurement import step_of
 from trimaran_studies.validation.setups import recipe_of as script_of
 from trimaran_studies.validation.setups import understand
@@ -137,6 +140,7 @@ def main() -> None:
         f"# of networks left out: {_spread(apart)}.",
         *(f"{name} = {value:.6g}" for name, value in _values(best).items()),
         *_lengths([point for point in found if point.unequal], best),
+        *_places(),
         "",
         f"# 5 and 95 % of the same fit to {RESAMPLED} draws of as many networks.",
         "[ends]",
@@ -161,6 +165,14 @@ def _lengths(points: Sequence[Point], best: Choice) -> Iterator[str]:
     yield f"# spreads are {spreads.min():.3f} to {spreads.max():.3f}: {_spread(without)} without it,"
     yield f"# {_spread(without + spread * waited_s / measured_s)} with it; of steps left out: {_spread(apart)}."
     yield f"length_spread = {spread:.3g}"
+
+
+def _places() -> Iterator[str]:
+    """Where MXNet's copies and calls are between their ends."""
+    copies, calls = fit_places(FITTED_RATIOS, default_software(("kvstore", "nccl")))
+    yield f"# Speeds of NCCL by speeds of copies of {', '.join(FITTED_RATIOS)} (trimaran_studies/reproduce/dgx1.py)."
+    yield f"mxnet_copies = {copies:.6g}"
+    yield f"mxnet_calls = {calls:.6g}"
 
 
 def _published() -> Iterator[Point]:

@@ -32,6 +32,7 @@ from trimaran.planner.pipeline_stages import split_stages  # noqa: E402
 from trimaran.pricing.transfers import collectives_at_once  # noqa: E402
 from trimaran.program.lowering.lower import lower_evaluation  # noqa: E402
 from trimaran.program.strategy import Strategy  # noqa: E402
+from trimaran.report.breakdown import PHASES  # noqa: E402
 from trimaran.report.comparison import Comparison, compare  # noqa: E402
 from trimaran.report.run_report import noise_document, noise_line  # noqa: E402
 
@@ -51,9 +52,14 @@ class Case:
 
     @property
     def unattributed(self) -> float:
-        """Share of the measured step that no instruction explains, mean over the ranks [1]."""
-        shares = [rank.measured.unattributed_s / rank.measured.step_s for rank in self.comparison.ranks]
-        return statistics.mean(shares)
+        """Share of the measured step that belongs to no phase, mean over the ranks [1]."""
+        return statistics.mean(
+            1.0 - sum(rank.measured.phases.values()) / rank.measured.step_s for rank in self.comparison.ranks
+        )
+
+    def host_s(self, phase: str) -> float:
+        """What the host takes before the spans of a phase, mean over the ranks [s]."""
+        return statistics.mean(rank.measured.host.get(phase, 0.0) for rank in self.comparison.ranks)
 
     def overhead(self, clock: str) -> tuple[float, float, float]:
         """What recording adds to a step, as a share of it, and its 90 % interval.
@@ -114,8 +120,9 @@ def run_network(network: str, blocks: int) -> Iterator[Case]:
 def format_cases(cases: list[Case]) -> str:
     """The first table of the README."""
     rows = [
-        "| network | strategy | predicted | measured | error | unattributed | recording, work | recording, wall |",
-        "|" + "---|" * 8,
+        "| network | strategy | predicted | measured | error | in no phase | host | recording, work "
+        "| recording, wall |",
+        "|" + "---|" * 9,
     ]
     for case in cases:
         step = case.comparison.step
@@ -123,6 +130,7 @@ def format_cases(cases: list[Case]) -> str:
         rows.append(
             f"| {case.network} | {case.candidate.strategy.name} | {step.predicted_s * 1e3:.2f} ms "
             f"| {step.measured_s * 1e3:.2f} ms | {step.error:+.1%} | {case.unattributed:.1%} "
+            f"| {sum(map(case.host_s, PHASES)) * 1e3:.2f} ms "
             f"| {shares[0]} | {shares[1]} |"
         )
     return "\n".join(rows) + "\n"
@@ -154,6 +162,7 @@ def document(cases: list[Case]) -> dict[str, Any]:
                 "measured_s": case.comparison.step.measured_s,
                 "error": case.comparison.step.error,
                 "unattributed": case.unattributed,
+                "host_s": {phase: case.host_s(phase) for phase in PHASES},
                 "recording_wall": dict(zip(("share", "low", "high"), case.overhead("wall"), strict=True)),
                 "recording_work": dict(zip(("share", "low", "high"), case.overhead("work"), strict=True)),
                 "kinds": {

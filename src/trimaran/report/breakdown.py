@@ -11,7 +11,11 @@ it left:
     idle          the rank waits, and no transfer of it is under way: it waits for a peer, or has nothing to do
     unattributed  the rest, in a measurement: what the host does between the spans that it records
 
-and, not part of the sum, `overlapped`: communication or copies under way while the rank does not wait.
+In a measurement the host's time between two spans prepares the second, and so belongs to the phase of that one (after
+the last span of a step: of its first one, which begins the next): `Breakdown.host`, whose phases are forward, backward,
+update, load and communication. With it the phases sum to the step but for spans of no part, such as DEL.
+
+And, not part of the sum, `overlapped`: communication or copies under way while the rank does not wait.
 
 When a transfer is under way: see `transfers`. When a rank waits:
 
@@ -53,7 +57,7 @@ On a simulated timeline all this changes nothing.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from heapq import heappop, heappush
 from statistics import fmean
@@ -253,6 +257,9 @@ def _message_end(start_s: float, ends: Sequence[UnderWay]) -> UnderWay:
 
 PARTS = ("forward", "backward", "update", "load", "exposed", "idle", "unattributed")
 
+PHASES = ("forward", "backward", "update", "load", "communication")
+"""Parts that the host prepares; communication: exposed and idle."""
+
 _WORK = ("forward", "backward", "update", "load")
 _PART_OF = {
     Kind.FORWARD: "forward",
@@ -290,6 +297,7 @@ class Breakdown:
         overlapped_s: communication while it does not
         idle_s: waiting while no transfer of the rank is under way
         unattributed_s: the rest
+        host: of the rest, in a measurement, what precedes the spans of each of `PHASES` [s]
     """
 
     rank: int
@@ -303,6 +311,18 @@ class Breakdown:
     overlapped_s: float
     idle_s: float
     unattributed_s: float
+    host: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def host_s(self) -> float:
+        """What the host takes between the spans of the step [s]."""
+        return sum(self.host.values())
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Each of `PHASES` with what the host takes before its spans [s]."""
+        spent = (self.forward_s, self.backward_s, self.update_s, self.load_s, self.exposed_s + self.idle_s)
+        return {name: seconds + self.host.get(name, 0.0) for name, seconds in zip(PHASES, spent, strict=True)}
 
     @property
     def busy_s(self) -> float:
@@ -458,6 +478,8 @@ def _divide(
     waiting = subtract(waiting, unite([*busy, *parts["other"]]))
     exposed_s = length(intersect(waiting, transfers))
     waiting_s = length(waiting)
+    phases = {**{name: parts[name] for name in _WORK}, "communication": waiting}
+    gaps = subtract([window], unite([*busy, *waiting, *parts["other"]]))
     step_s = window[1] - window[0] + timeline.after_s
     return Breakdown(
         rank=rank,
@@ -471,7 +493,28 @@ def _divide(
         overlapped_s=length(transfers) - exposed_s,
         idle_s=waiting_s - exposed_s + timeline.waits_s,
         unattributed_s=step_s - length(busy) - waiting_s - timeline.waits_s,
+        host=_prepared(gaps, phases, window[1]) if source is Source.MEASURED else {},
     )
+
+
+def _prepared(gaps: Sequence[Interval], phases: Mapping[str, Sequence[Interval]], end_s: float) -> dict[str, float]:
+    """What the host takes before the spans of each phase [s].
+
+    Example:
+        >>> _prepared([(1.0, 2.0), (5.0, 6.0)], {"load": [(0.0, 1.0)], "forward": [(2.0, 5.0)]}, 6.0)
+        {'forward': 1.0, 'load': 1.0}
+    """
+    begins = sorted((start_s, name) for name, spans in phases.items() for start_s, _ in spans)
+    prepared: dict[str, float] = {}
+    place = 0
+    for low_s, high_s in gaps:
+        while place < len(begins) and begins[place][0] < high_s:
+            place += 1
+        following = begins[place] if place < len(begins) else None
+        # What ends a gap otherwise is the next step, or a span of no part: then the gap belongs to what comes next.
+        name = following[1] if following and high_s < end_s else begins[0][1] if begins else "load"
+        prepared[name] = prepared.get(name, 0.0) + high_s - low_s
+    return prepared
 
 
 def utilization(program: Program, timeline: Timeline, *, warmup: int = 0, devices: int = 0) -> tuple[Breakdown, ...]:
@@ -520,6 +563,8 @@ def mean_step(parts: Sequence[Breakdown]) -> Breakdown:
     Args:
         parts: at least one
     """
-    names = [field.name for field in fields(Breakdown) if field.name.endswith("_s")]
+    names = [one.name for one in fields(Breakdown) if one.name.endswith("_s")]
     means: dict[str, Any] = {name: fmean(getattr(part, name) for part in parts) for name in names}
-    return replace(parts[0], **means)
+    phases = {name for part in parts for name in part.host}
+    host = {name: fmean(part.host.get(name, 0.0) for part in parts) for name in PHASES if name in phases}
+    return replace(parts[0], **means, host=host)

@@ -22,7 +22,7 @@ from trimaran.program.json_files import to_plain
 from trimaran.program.plan_file import Prediction
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
-from trimaran.report.breakdown import PARTS
+from trimaran.report.breakdown import PARTS, PHASES
 from trimaran.report.comparison import Comparison, Figure
 from trimaran.report.slow_rank import SlowRank
 
@@ -260,13 +260,15 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
         comparison: of prediction and measurement
 
     Returns:
-        `by_rank`, one list a part of the step; `by_kind`, one object a kind; `by_instruction`, lists.
+        `by_rank`, one list a part of the step, and what the host takes before the spans of each phase of the measured
+        step; `by_kind`, one object a kind; `by_instruction`, lists.
     """
     ranks = comparison.ranks
     return {
         "by_rank": {
             "rank": [rank.rank for rank in ranks],
             **{name: _lists(rank.figure(name) for rank in ranks) for name in ("step", *PARTS, "overlapped")},
+            "host_s": {name: [rank.measured.host.get(name, 0.0) for rank in ranks] for name in PHASES},
         },
         "by_kind": [
             {

@@ -5,7 +5,7 @@ the end of a step. Streams of the record, of which the first three are those of 
 
     compute, host      from the call to its end
     communication      from when it was posted to when it had ended; where the end is not known or costs too much to
-                       find out (sends and receives of gloo; its collectives in three of four steps), to the end of the
+                       find out (sends and receives of gloo; its collectives in seven of eight steps), to the end of the
                        wait for it
     wait               while the rank packed and handed over a piece of communication, or waited for it, and so computed
                        nothing; it carries the id of that piece
@@ -125,7 +125,7 @@ def to_clock_of_rank_0(times_ns: Sequence[int], before: Offset, after: Offset) -
 
 
 STEPS_KEPT = 500
-WATCH_EVERY = 4
+WATCH_EVERY = 8
 _ALL_OF = 8
 _THEN_EVERY = 16
 

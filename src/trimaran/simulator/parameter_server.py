@@ -224,7 +224,9 @@ def star_of(
     return Star(
         devices=members,
         owners=owners,
-        paths={way: _path(node, *way, links, end) for a, b in sorted(ends) for way in ((a, b), (b, a))},
+        paths={
+            way: _path(node, *way, links, end, recipe.bytes_place) for a, b in sorted(ends) for way in ((a, b), (b, a))
+        },
         sum_bytes_per_s=of_host if on_host else on_device,
         # What an update reads and writes, at the rate of where it runs.
         update_s=update_s * on_device / of_host / _count(nodes, servers) if on_host or nodes > 1 else update_s,
@@ -253,7 +255,7 @@ def _servers(machine: Machine, nodes: int, servers: int, *, links: float, sum_by
     )
 
 
-def _path(node: Node, source: str, target: str, links: float, end: End) -> Path:
+def _path(node: Node, source: str, target: str, links: float, end: End, place: float | None) -> Path:
     """The route of a copy between two devices, or between a device and its nearest socket."""
     together = 1.0
     ends = [int(place.removeprefix("gpu")) for place in (source, target) if place.startswith("gpu")]
@@ -261,7 +263,7 @@ def _path(node: Node, source: str, target: str, links: float, end: End) -> Path:
         found = pair(node, *ends)
         way, rate, staged = found.route, found.bytes_per_s, not found.peer
         if staged:
-            rate, together = rate * STAGED.at(end) / STAGED.value, STAGED_TOGETHER.at(end)
+            rate, together = rate * STAGED.at(end, place) / STAGED.value, STAGED_TOGETHER.at(end, place)
     else:
         way = host_route(node, ends[0])
         rate, staged = way.bytes_per_s, True
@@ -269,7 +271,7 @@ def _path(node: Node, source: str, target: str, links: float, end: End) -> Path:
     widths = dict.fromkeys(pairwise(vertices), 0.0)
     for edge in way.edges:
         hop = (edge.a, edge.b) if (edge.a, edge.b) in widths else (edge.b, edge.a)
-        widths[hop] += _width(edge, end, staged=staged, together=together)
+        widths[hop] += _width(edge, end, place, staged=staged, together=together)
     return Path(
         links=tuple((f"{a}>{b}", width * links) for (a, b), width in widths.items()),
         bytes_per_s=rate * links,
@@ -277,8 +279,8 @@ def _path(node: Node, source: str, target: str, links: float, end: End) -> Path:
     )
 
 
-def _width(edge: Edge, end: End, *, staged: bool, together: float) -> float:
+def _width(edge: Edge, end: End, place: float | None, *, staged: bool, together: float) -> float:
     """Rate of an edge for all copies together [bytes/s]."""
     if staged and edge.link.kind == "socket":
-        return edge.link.raw_bytes_per_s * edge.count * READS_BETWEEN_SOCKETS.at(end)
+        return edge.link.raw_bytes_per_s * edge.count * READS_BETWEEN_SOCKETS.at(end, place)
     return edge.bytes_per_s * together

@@ -7,14 +7,19 @@ on eight devices. Ours is judged by it.
 The published ratio, on eight V100 of one machine: Apache's wiki gives the speedup of MXNet's tree over NCCL and over
 copies, for training on synthetic data. Their quotient is the speedup of NCCL over copies. The only batch that the page
 states is 4 samples a device (its figure 7), and its subject is small batches, so 4 is taken for all networks, in the
-form of MXNet's examples. No constant is fitted to these ratios: docs/decisions/0019.
+form of MXNet's examples. Two constants are fitted to these ratios, where MXNet's copies and its calls are between the
+ends of what is known of them (docs/decisions/0054): to those of `FITTED_RATIOS`, and the others judge them; and, for
+each network, to the three others, which judges it.
 
 Source:
     cwiki.apache.org, MXNET: Single machine All Reduce Topology-aware Communication (2018).
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
 from typing import Any
 
 from rich.table import Table
@@ -25,10 +30,12 @@ from trimaran.features.scaling import predict_scaling
 from trimaran.machine.find import find_machine
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.requests import default_software
+from trimaran.pricing.exchange.frameworks import mxnet_recipes
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.kernels.software import Software
 from trimaran.report.scaling import ScalingRow, row_document
 from trimaran.report.tables import add_figures, add_words, frame_table
+from trimaran.simulator.data_parallel import DataParallelSetup, step_seconds
 from trimaran.simulator.exchange_comparison import Ratio, speed_ratio, step_ends
 
 
@@ -68,6 +75,9 @@ PUBLISHED_RATIOS = {
     "vgg16": PublishedRatio(over_copies=5.89, over_nccl=1.06),
 }
 """Published ratios, by network."""
+
+FITTED_RATIOS = ("alexnet", "resnet50")
+"""Networks that the constants of the package are fitted to; the others judge them."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -278,7 +288,88 @@ def predicted_ratio(network: str, software: Software) -> Ratio:
         network: with a published ratio
         software: framework and year
     """
+    nccl, copies = (step_ends(setup) for setup in _setups(network, software))
+    return speed_ratio(nccl, copies)
+
+
+@cache
+def _setups(network: str, software: Software) -> tuple[DataParallelSetup, ...]:
     reference = MXNET_FORMS.get(network, network)
     job = DataParallelJob(reference=reference, machine=find_machine(_CLUSTER), software=software)
-    nccl, copies = (step_ends(job.setup(RATIO_BATCH, 8, sync=sync)) for sync in _METHODS)
-    return speed_ratio(nccl, copies)
+    return tuple(job.setup(RATIO_BATCH, 8, sync=sync) for sync in _METHODS)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Two constants of MXNet's exchanges from some of the ratios, and the ratios that are left out
+
+
+COPIES_PLACES = (0.0, 0.25, 0.5, 0.75, 1.0)
+CALLS_PLACES = tuple(tenth / 10 for tenth in range(11))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedRatio:
+    """A ratio by constants that were fitted to ratios of other networks.
+
+    Attributes:
+        network: that is judged
+        fitted: networks that the constants were fitted to
+        copies: place of copies between their ends, as `mxnet_recipes` has it
+        calls: place of calls between theirs
+        value: predicted ratio
+    """
+
+    network: str
+    fitted: tuple[str, ...]
+    copies: float
+    calls: float
+    value: float
+
+    @property
+    def error(self) -> float:
+        """Predicted / published − 1."""
+        return self.value / PUBLISHED_RATIOS[self.network].nccl_over_copies - 1.0
+
+
+def fit_places(networks: Sequence[str], software: Software) -> tuple[float, float]:
+    """Where copies and calls are between their ends: the least sum of squared logarithms of predicted / published.
+
+    Args:
+        networks: whose published ratios are fitted to
+        software: framework and year
+    """
+
+    def squares(places: tuple[float, float]) -> float:
+        return sum(
+            math.log(_ratio_at(network, software, *places) / PUBLISHED_RATIOS[network].nccl_over_copies) ** 2
+            for network in networks
+        )
+
+    return min(product(COPIES_PLACES, CALLS_PLACES), key=squares)
+
+
+def judged_ratios(software: Software) -> tuple[JudgedRatio, ...]:
+    """Each ratio from the three others, then the two that `FITTED_RATIOS` leave out.
+
+    Args:
+        software: framework and year
+    """
+    known = tuple(sorted(PUBLISHED_RATIOS))
+    splits = [(name, tuple(other for other in known if other != name)) for name in known]
+    splits += [(name, FITTED_RATIOS) for name in known if name not in FITTED_RATIOS]
+    judged = []
+    for network, fitted in splits:
+        copies, calls = fit_places(fitted, software)
+        value = _ratio_at(network, software, copies, calls)
+        judged.append(JudgedRatio(network=network, fitted=fitted, copies=copies, calls=calls, value=value))
+    return tuple(judged)
+
+
+@cache
+def _ratio_at(network: str, software: Software, copies: float, calls: float) -> float:
+    recipes = mxnet_recipes(copies=copies, calls=calls)
+    nccl_s, copies_s = (
+        step_seconds(replace(setup, options=replace(setup.options, recipe=recipe, explain=False)))
+        for setup, recipe in zip(_setups(network, software), recipes, strict=True)
+    )
+    return copies_s / nccl_s

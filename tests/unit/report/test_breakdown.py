@@ -76,6 +76,33 @@ def test_a_prediction_has_nothing_unattributed() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("rank", "host"),
+    [
+        (0, {"communication": 0.5 + 0.2, "load": 0.25}),
+        (1, {"backward": 1.5, "communication": 0.75}),
+    ],
+)
+def test_what_the_host_takes_belongs_to_the_phase_that_it_prepares(rank: int, host: dict[str, float]) -> None:
+    """Gaps of rank 0: 3 to 3.5 and 9.5 to 9.7 before waits, 9.75 to 10 before the next step, which loads first.
+
+    Of rank 1: 6.5 to 8 before its backward, 9.25 to 10 before the next step, which waits first.
+    """
+    found = next(one for one in break_down(PROGRAM, measured(), Source.MEASURED) if one.rank == rank)
+    assert found.host == pytest.approx(host)
+    assert sum(found.phases.values()) == pytest.approx(found.step_s, abs=1e-12)
+
+
+def test_a_span_of_no_part_stays_out_of_the_phases() -> None:
+    """A forward until 1, a release until 3, an update from 4 on: the gap before the update is the update's."""
+    release, last = Instruction(kind=Kind.RELEASE, rank=0, microbatch=0), Instruction(kind=Kind.UPDATE, rank=0)
+    program = Program(ranks=((FORWARDS[0], release, last),), segments=1, microbatches=1)
+    spans = [span(FORWARDS[0], 0.0, 1.0), span(release, 1.0, 3.0), span(last, 4.0, 5.0)]
+    (found,) = break_down(program, Timeline(spans), Source.MEASURED)
+    assert (found.host, found.host_s, found.unattributed_s) == ({"update": 1.0}, 1.0, 3.0)
+    assert break_down(program, Timeline(spans), Source.PREDICTED)[0].host == {}
+
+
 @pytest.mark.parametrize("source", list(Source))
 @pytest.mark.parametrize("timeline", [measured(), predicted()], ids=["measured", "predicted"])
 def test_parts_sum_to_the_step(source: Source, timeline: Timeline) -> None:

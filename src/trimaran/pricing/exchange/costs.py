@@ -12,7 +12,7 @@ from trimaran.pricing.collectives.links import all_with_all_rate, fabric_of
 from trimaran.pricing.collectives.parameter_servers import byteps_time
 from trimaran.pricing.exchange.frameworks import Recipe, exchange_constants
 from trimaran.pricing.exchange.step import Sync
-from trimaran.pricing.exchange.unknowns import End
+from trimaran.pricing.exchange.unknowns import End, placed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,9 @@ def call_price(
         cost = collective_cost(
             op, nbytes, machine=machine, devices=group, nodes=over, year=year, correction=asked.correction
         )
-        return {"fast": cost.low, "typical": cost.seconds, "slow": cost.high}[asked.end]
+        place = recipe.bytes_place
+        seconds = cost.seconds if place is None or not cost.low else placed(cost.low, cost.high, place)
+        return {"fast": cost.low, "typical": seconds, "slow": cost.high}[asked.end]
 
     @functools.cache
     def price(nbytes: int) -> float:

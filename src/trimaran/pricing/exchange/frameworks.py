@@ -42,6 +42,9 @@ class ExchangeConstants:
         tf_host_bytes_per_s: at which TensorFlow sums and updates in a host's memory, by all cores [bytes/s]
         length_spread: where batches hold sentences of different lengths: standard deviation of a batch's work by its
             mean
+        mxnet_copies: where MXNet's copies are between their ends, as `Recipe.bytes_place` has it; its collectives of
+            NCCL are as far from their slow end
+        mxnet_calls: where its calls are between their ends
         ends: 5 and 95 % of the same fit to draws of as many networks, by name
     """
 
@@ -54,6 +57,8 @@ class ExchangeConstants:
     tuned_call_s: float
     tf_host_bytes_per_s: float
     length_spread: float
+    mxnet_copies: float
+    mxnet_calls: float
     ends: Mapping[str, tuple[float, float]]
 
     def fitted(self, name: str, *, rate: bool = False) -> Unknown:
@@ -106,6 +111,8 @@ class Recipe:
         step_s: handling of a step, whatever is exchanged in it [s]
         passes: how often a gradient is read or written besides the exchange, for those copies
         collectives: of one exchange of a call, by their names in `pricing.collectives`
+        bytes_place: where the time of its bytes (of its collectives, or of copies staged in a host's memory) is between
+            the ends of what is known, from 0 at the fast one to 1 at the slow one; None: at its value
         interference: factor on the time of compute while a call runs
         owners_update: a tensor is updated by the rank that owns it alone
         host_updates: with a tensor of more elements than this every device updates, not the host of the one node; 0:
@@ -129,6 +136,7 @@ class Recipe:
     step_s: float = 0.0
     passes: int = 0
     collectives: tuple[str, ...] = ("all_reduce",)
+    bytes_place: float | None = None
     interference: float = INTERFERENCE.value
     owners_update: bool = False
     host_updates: int = 0
@@ -224,20 +232,47 @@ _KEYS = 16
 _LAUNCHES_S = LAUNCH_S.times(2, 2 * _KEYS)
 """Of a call of MXNet, on each device: a reduce and a broadcast, of all keys (NCCL 2.2 on) or of each key [s]."""
 
-KVSTORE_NCCL = Recipe(
-    name="kvstore-nccl",
-    keys=_KEYS,
-    bucket_bytes=1 << 62,
-    surely_overlaps=False,
-    call_s=0.0,
-    device_s=_LAUNCHES_S.value,
-    tensor_s=_TENSOR_S,
-    collectives=("reduce", "broadcast"),
-    owners_update=True,
-    unknowns=(("device_s", _LAUNCHES_S), ("interference", INTERFERENCE)),
-    source="apache/mxnet src/kvstore/kvstore_nccl.h, python/mxnet/model.py (July 2018): 16 keys a call, an operation "
-    "of the engine that waits for their gradients; one thread calls NCCL for all devices; owners update",
-)
+_OWNER_S = OPERATION_S.times(4)
+
+
+def mxnet_recipes(*, copies: float, calls: float) -> tuple[Recipe, Recipe]:
+    """MXNet's exchanges in a node, by NCCL and by copies between devices, with their unknowns at places.
+
+    Args:
+        copies: where copies staged in a host's memory are between their ends, from 0 at the fast one to 1 at the slow
+            one; collectives of NCCL are as far from their slow end
+        calls: where the times of calls and copies' handling are between their ends
+    """
+    launches_s, owner_s, copy_s = (unknown.valued(calls) for unknown in (_LAUNCHES_S, _OWNER_S, COPY_S))
+    nccl = Recipe(
+        name="kvstore-nccl",
+        keys=_KEYS,
+        bucket_bytes=1 << 62,
+        surely_overlaps=False,
+        call_s=0.0,
+        device_s=launches_s.value,
+        bytes_place=1.0 - copies,
+        tensor_s=_TENSOR_S,
+        collectives=("reduce", "broadcast"),
+        owners_update=True,
+        unknowns=(("device_s", launches_s), ("interference", INTERFERENCE)),
+        source="apache/mxnet src/kvstore/kvstore_nccl.h, python/mxnet/model.py (July 2018): 16 keys a call, an "
+        "operation of the engine that waits for their gradients; one thread calls NCCL for all devices; owners update",
+    )
+    star = Recipe(
+        name="kvstore-device",
+        call_s=owner_s.value,
+        copy_s=copy_s.value,
+        bytes_place=copies,
+        tensor_s=_TENSOR_S,
+        unknowns=(("call_s", owner_s), ("copy_s", copy_s), ("host_bytes_per_s", HOST_SUM_BYTES_PER_S)),
+        source="apache/mxnet src/kvstore/comm.h: keys by size to the least loaded device, n-1 copies in and out; its "
+        "own copy, a sum, an update and its own copy back, each an operation of the engine",
+    )
+    return nccl, star
+
+
+KVSTORE_NCCL, STAR = mxnet_recipes(copies=_KNOWN.mxnet_copies, calls=_KNOWN.mxnet_calls)
 FUSED = Recipe(
     name="fused",
     first_bytes=32 * _MIB,
@@ -259,19 +294,9 @@ RECIPES = {
     for recipe in (DDP, APEX, HOROVOD, HOROVOD_21, HOROVOD_TUNED, REPLICATED, MIRRORED, KVSTORE_NCCL, FUSED, FLAT)
 }
 
-_OWNER_S = OPERATION_S.times(4)
 _HOST_S = OPERATION_S.times(2)
 _PART_S = OPERATION_S.times(4)
 
-STAR = Recipe(
-    name="kvstore-device",
-    call_s=_OWNER_S.value,
-    copy_s=COPY_S.value,
-    tensor_s=_TENSOR_S,
-    unknowns=(("call_s", _OWNER_S), ("copy_s", COPY_S), ("host_bytes_per_s", HOST_SUM_BYTES_PER_S)),
-    source="apache/mxnet src/kvstore/comm.h: keys by size to the least loaded device, n-1 copies in and out; its own "
-    "copy, a sum, an update and its own copy back, each an operation of the engine",
-)
 SERVER = Recipe(
     name="server",
     call_s=_HOST_S.value,

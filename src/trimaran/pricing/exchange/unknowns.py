@@ -5,8 +5,7 @@ their geometric middle. Where the order of two methods depends on the ends, it i
 (`simulator.exchange_comparison`).
 """
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from trimaran.machine import topology
@@ -36,14 +35,23 @@ class Unknown:
     slow: float
     source: str
 
-    def at(self, end: End) -> float:
+    def at(self, end: End, place: float | None = None) -> float:
         """The constant at an end.
 
+        Args:
+            end: where it is taken
+            place: of its value, where that was fitted: from 0 at the fast end to 1 at the slow one, by the logarithm
+
         Example:
-            >>> between(1e-6, 4e-6, "example").at("typical")
-            2e-06
+            >>> between(1e-6, 4e-6, "example").at("typical"), between(1e-6, 16e-6, "example").at("typical", 0.75)
+            (2e-06, 8e-06)
         """
-        return {"fast": self.fast, "typical": self.value, "slow": self.slow}[end]
+        value = self.value if place is None else placed(self.fast, self.slow, place)
+        return {"fast": self.fast, "typical": value, "slow": self.slow}[end]
+
+    def valued(self, place: float) -> "Unknown":
+        """This with its value at a place between the ends, as of `at`."""
+        return replace(self, value=self.at("typical", place))
 
     def times(self, fewest: float, most: float | None = None) -> "Unknown":
         """What a number of them takes, from the fewest at the fast end to the most at the slow end.
@@ -56,6 +64,17 @@ class Unknown:
         return between(self.fast * fewest, self.slow * (fewest if most is None else most), self.source)
 
 
+def placed(fast: float, slow: float, place: float) -> float:
+    """What lies between two ends, to three figures.
+
+    Args:
+        fast: end at which a step is the shortest
+        slow: end at which a step is the longest
+        place: from 0 at the fast end to 1 at the slow one, by the logarithm
+    """
+    return float(f"{fast ** (1.0 - place) * slow**place:.3g}")
+
+
 def between(fast: float, slow: float, source: str) -> Unknown:
     """A constant of which the ends alone are known: their geometric middle.
 
@@ -64,7 +83,7 @@ def between(fast: float, slow: float, source: str) -> Unknown:
         slow: end at which a step is the longest
         source: of both
     """
-    return Unknown(float(f"{math.sqrt(fast * slow):.3g}"), fast, slow, source)
+    return Unknown(placed(fast, slow, 0.5), fast, slow, source)
 
 
 LAUNCH_S = between(
