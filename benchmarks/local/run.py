@@ -7,6 +7,7 @@ Prints the tables of the README and writes `benchmarks/results/local.json`.
 
 import argparse
 import json
+import os
 import random
 import statistics
 import sys
@@ -62,15 +63,16 @@ class Case:
         return statistics.mean(rank.measured.host.get(phase, 0.0) for rank in self.comparison.ranks)
 
     def overhead(self, clock: str) -> tuple[float, float, float]:
-        """What recording adds to a step, as a share of it, and its 90 % interval.
+        """What recording adds to a step, as a share of it by the same clock, and its 90 % interval.
 
-        The interval comes from drawing blocks again and again.
+        The interval comes from drawing blocks again and again. By the clock of work other programs on the cores change
+        little: it stops while they run, for steps with and without recording.
 
         Args:
             clock: "wall", or "work": the time that the process computes, which waiting does not blur
         """
         count = len(self.times[True].wall)
-        step_s = statistics.median(step for block in self.times[False].wall for step in block)
+        step_s = statistics.median(step for block in getattr(self.times[False], clock) for step in block)
 
         def added(picks: Sequence[int]) -> float:
             blocks = {recording: getattr(times, clock) for recording, times in self.times.items()}
@@ -89,11 +91,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=60, help="pairs of blocks of each case")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "local.json")
+    parser.add_argument(
+        "--phases-only", action="store_true", help="only phases and what recording costs; the rest of the result stays"
+    )
     options = parser.parse_args()
     cases = [case for network in NETWORKS for case in run_network(network, options.blocks)]
     print(format_cases(cases))
     print(format_kinds(cases))
     print(noise_line(noise_here(ranks=2)))
+    if options.phases_only:
+        kept = json.loads(options.output.read_text()) | {"phases": phases_document(cases)}
+        options.output.write_text(json.dumps(kept, indent=1) + "\n")
+        return
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(document(cases), indent=1) + "\n")
 
@@ -147,10 +156,31 @@ def format_kinds(cases: list[Case]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def phases_document(cases: list[Case]) -> dict[str, Any]:
+    """Phases of measured steps, and what recording costs."""
+    return {
+        "environment": describe_environment(devices=2),
+        "load": os.getloadavg()[1],
+        "cases": [
+            {
+                "network": case.network,
+                "strategy": case.candidate.strategy.name,
+                "measured_s": case.comparison.step.measured_s,
+                "unattributed": case.unattributed,
+                "host_s": {phase: case.host_s(phase) for phase in PHASES},
+                "recording_wall": dict(zip(("share", "low", "high"), case.overhead("wall"), strict=True)),
+                "recording_work": dict(zip(("share", "low", "high"), case.overhead("work"), strict=True)),
+            }
+            for case in cases
+        ],
+    }
+
+
 def document(cases: list[Case]) -> dict[str, Any]:
     """The result as it is kept."""
     return {
         "schema_version": 1,
+        "phases": phases_document(cases),
         "environment": describe_environment(devices=2),
         "noise": noise_document(noise_here(ranks=2)),
         "cases": [
@@ -161,10 +191,6 @@ def document(cases: list[Case]) -> dict[str, Any]:
                 "interval_s": list(case.candidate.interval_s),
                 "measured_s": case.comparison.step.measured_s,
                 "error": case.comparison.step.error,
-                "unattributed": case.unattributed,
-                "host_s": {phase: case.host_s(phase) for phase in PHASES},
-                "recording_wall": dict(zip(("share", "low", "high"), case.overhead("wall"), strict=True)),
-                "recording_work": dict(zip(("share", "low", "high"), case.overhead("work"), strict=True)),
                 "kinds": {
                     kind.kind.value: {
                         "predicted_s": kind.each.predicted_s,

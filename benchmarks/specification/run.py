@@ -1,10 +1,11 @@
 """Requirements of the four studies that only a run can show: their tests, and what a step waits for.
 
 Writes `benchmarks/results/specification.json`, which `trimaran reproduce specification` reads. Of some rows nothing is
-written, as the file has one date and one machine.
+written, or, with `--write`, these rows alone, each with its date and machine.
 
     python benchmarks/specification/run.py                    # everything: three and a half minutes on two idle cores
     python benchmarks/specification/run.py --rows A3,D1       # some, printed
+    python benchmarks/specification/run.py --rows C6 --write  # some, put in place of what the file has of them
     python benchmarks/specification/run.py --rows stalls      # the steps of `trimaran profile --stalls` alone, printed
 """
 
@@ -34,6 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="", help="such as A3,D1,stalls; all by default")
     parser.add_argument("--output", type=Path, default=RESULTS / "specification.json")
+    parser.add_argument("--write", action="store_true", help="put the rows that are asked for into the file")
     options = parser.parse_args()
     asked = {row.strip() for row in options.rows.split(",") if row.strip()}
     document: dict[str, Any] = {"rows": {}, STALLS: []}
@@ -46,6 +48,11 @@ def main() -> int:
         document[STALLS] = [stalls_of(job) for job in STALLED]
         for step in document[STALLS]:
             print(f"{step['job']}: {step['unattributed_share']:.1%} of {1e3 * step['step_s']:.1f} ms in no class")
+    if asked and options.write:
+        kept = json.loads(options.output.read_text(encoding="utf-8"))
+        environment = describe_environment(devices=2)
+        kept["rows"] |= {row: found | {"environment": environment} for row, found in document["rows"].items()}
+        write_document(kept, options.output)
     if not asked:
         document |= {"schema_version": 1, "environment": describe_environment(devices=2)}
         write_document(document, options.output)

@@ -11,11 +11,11 @@ RCP = "mlcommons/logging mlperf_logging/rcp_checker, reference convergence point
 
 
 def test_the_form_and_points_left_out_are_off_by_what_the_documentation_says() -> None:
-    """5.2 % rms; left out 5.4 % inside the data, 7.3 % with its ends; 89 % covered."""
+    """5.2 % rms; left out 5.4 % inside the data, 7.3 % with its ends; 90 % covered."""
     studies, together = study_catalog()
     found = [together.rms, together.mean_inside, together.mean, together.coverage]
     assert len(together.left_out) >= 80
-    assert found == pytest.approx([0.052, 0.054, 0.073, 0.892], abs=0.003)
+    assert found == pytest.approx([0.052, 0.054, 0.073, 0.904], abs=0.003)
     measured = [study for study in studies if not study.curve.table.projection]
     assert max(study.curve.fit.rms for study in measured) <= 0.10
 

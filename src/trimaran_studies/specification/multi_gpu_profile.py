@@ -1,7 +1,9 @@
 """What is asked of Trimaran by the study of training on a machine with eight GPUs."""
 
 from collections import Counter
+from collections.abc import Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
 from trimaran_studies.specification.requirements import (
     Check,
@@ -12,6 +14,9 @@ from trimaran_studies.specification.requirements import (
     not_judged,
     percent,
 )
+
+if TYPE_CHECKING:
+    from trimaran_studies.validation.scores import Scored
 
 _PUBLISHED_PARAMETERS = {"resnet50": 25_557_032, "vgg16": 138_357_544, "alexnet": 61_100_840}
 """Source: torchvision's tables of weights."""
@@ -29,33 +34,31 @@ _NO_NVLINK = 12
 
 
 def _split_step(recorded: Recorded) -> list[Check]:
-    cases = recorded.result("local")["cases"]
-    origin = recorded.origin("local")
+    cases = recorded.result("local")["phases"]["cases"]
+    origin = recorded.origin("local", "phases")
     unknown = [abs(case["unattributed"]) for case in cases]
+    hosts_s = [sum(case["host_s"].values()) for case in cases]
+    shares = [host_s / case["measured_s"] for host_s, case in zip(hosts_s, cases, strict=True)]
     work = [case["recording_work"]["share"] for case in cases]
     worst = max(cases, key=lambda case: abs(case["unattributed"]))
     dearest = max(cases, key=lambda case: case["recording_work"]["share"])
-    steps_s = [case["measured_s"] for case in cases]
-    rest_s = [share * step_s for share, step_s in zip(unknown, steps_s, strict=True)]
     return [
         judged(
-            f"forward, backward, update, communication and waits sum to the step but for {percent(median(unknown))} "
-            f"(median of {len(cases)} runs), at most {percent(max(unknown))}",
+            f"load, forward, backward, update and communication sum to the step but for {percent(max(unknown))} (the "
+            f"most of {len(cases)} runs); what the host takes before each of them is in it: "
+            f"{percent(median(shares))} of a step (median), {1e3 * min(hosts_s):.2f} to {1e3 * max(hosts_s):.2f} ms",
             "sums to the step ± 1 %",
             holds=max(unknown) <= 0.01,
-            reason=f"the interpreter between instructions takes {1e3 * min(rest_s):.2f} to {1e3 * max(rest_s):.2f} ms "
-            f"of a step, and these steps take {1e3 * min(steps_s):.1f} to {1e3 * max(steps_s):.1f} ms: "
-            f"{sum(share <= 0.01 for share in unknown)} of {len(cases)} are within 1 %, farthest "
-            f"{worst['network']} by {worst['strategy']}; longer steps are (row A1)",
+            reason=f"some spans are of no phase, most of them in {worst['network']} by {worst['strategy']}",
             measured=origin,
         ),
         judged(
-            f"recording takes {percent(median(work))} of a step (median), at most {percent(max(work))}",
+            f"recording takes {percent(median(work))} of the processor time of a step (median), at most "
+            f"{percent(max(work))}",
             "less than 2 %",
             holds=max(work) < 0.02,
             reason=f"{sum(share >= 0.02 for share in work)} of {len(cases)} pays more: {dearest['network']} by "
-            f"{dearest['strategy']}, {1e3 * dearest['recording_work']['share'] * dearest['measured_s']:.2f} ms of "
-            f"{1e3 * dearest['measured_s']:.1f} (90 %: {percent(dearest['recording_work']['low'])} to "
+            f"{dearest['strategy']} (90 %: {percent(dearest['recording_work']['low'])} to "
             f"{percent(dearest['recording_work']['high'])})",
             measured=origin,
         ),
@@ -209,33 +212,64 @@ def _batches(_: Recorded) -> list[Check]:
 def _scaling(_: Recorded) -> list[Check]:
     from trimaran.base.progress import ignore_progress
     from trimaran_studies.published.rows import published_rows
-    from trimaran_studies.validation.scores import score
     from trimaran_studies.validation.validate import answer_rows, scored
 
     rows = [
         row for row in published_rows("dp_throughput") if row.fields["use"] == "dev" and row.anchor and not row.flag
     ]
     answers = [scored(found) for found in answer_rows(rows, "single", progress=ignore_progress)]
+    known = [row for row in answers if row.error is not None]
     checks = []
     for title, several in (("one node", False), ("several nodes", True)):
-        known = [row for row in answers if row.several_nodes is several and row.error is not None]
-        found = score(known)
-        if found is None:
-            checks.append(not_judged(title, "", "no row has an answer"))
-            continue
-        farthest = max(known, key=lambda row: abs(row.error or 0.0))
-        worst = abs(farthest.error or 0.0)
+        found = [row for row in known if row.several_nodes is several]
+        within, worst = _within(found, 0.10), _farthest(found)
         checks.append(
             judged(
-                f"{title}: {percent(found.within_10, 0)} of {found.answered} rows within 10 %, "
-                f"worst {percent(worst, 0)} ({farthest.groups['network']} on {farthest.groups['machine']})",
+                f"{title}: {percent(within, 0)} of {len(found)} rows within 10 %, worst "
+                f"{percent(abs(worst.error or 0.0), 0)} ({worst.groups['network']} on {worst.groups['machine']})",
                 "80 % of rows within 10 %, worst 20 %",
-                holds=found.within_10 >= 0.8 and worst <= 0.2,
-                reason="cards without peer access, jobs that their loader limits and exchange over TCP are the least "
-                "certain (docs/validation.md)",
+                holds=within >= 0.8 and abs(worst.error or 0.0) <= 0.2,
+                reason="the worst rows are of jobs that their loader feeds, and of machines whose links and cores the "
+                "source does not say; by source below",
+            )
+        )
+    of_source = Counter((row.groups["source"], row.several_nodes) for row in known)
+    for (source, several), count in of_source.most_common():
+        found = [row for row in known if (row.groups["source"], row.several_nodes) == (source, several)]
+        worst = _farthest(found)
+        checks.append(
+            not_judged(
+                f"{source}, {'several nodes' if several else 'one node'}: {percent(_within(found, 0.10), 0)} of "
+                f"{count} rows within 10 %, worst {percent(abs(worst.error or 0.0), 0)} ({worst.groups['network']} on "
+                f"{worst.groups['machine']}); {percent(_inside(found), 0)} inside their 90 % interval",
+                "",
+                _UNSTATED.get(source, "a part of the rows above"),
             )
         )
     return checks
+
+
+_UNSTATED = {
+    "stanford-futuredata/gavel": "a part of the rows above; cloud machines whose links between cards, cores a job and "
+    "disks the source does not say"
+}
+"""Of a source whose rows are a line apart: what it does not say."""
+
+
+def _within(rows: "Sequence[Scored]", bound: float) -> float:
+    return sum(abs(row.error or 0.0) <= bound for row in rows) / len(rows)
+
+
+def _farthest(rows: "Sequence[Scored]") -> "Scored":
+    return max(rows, key=lambda row: abs(row.error or 0.0))
+
+
+def _inside(rows: "Sequence[Scored]") -> float:
+    """Share of rows inside their interval."""
+    from trimaran_studies.validation.scores import score
+
+    found = score(rows)
+    return 0.0 if found is None or found.coverage is None else found.coverage
 
 
 def _memory(_: Recorded) -> list[Check]:
@@ -248,19 +282,47 @@ def _memory(_: Recorded) -> list[Check]:
     answers = [scored(found) for found in answer_rows(rows, "single", progress=ignore_progress)]
     known = [row for row in answers if row.error is not None]
     errors = sorted(abs(row.error or 0.0) for row in known)
-    farthest = Counter(row.groups["source"] for row in known if abs(row.error or 0.0) > 0.05)
+    far = [row for row in known if abs(row.error or 0.0) > 0.05]
     within = sum(error <= 0.05 for error in errors)
-    return [
+    checks = [
         judged(
             f"{within} of {len(errors)} published peaks within 5 %, median {percent(median(errors))}, 80 % below "
             f"{percent(quantile(errors, 0.8))}, worst {percent(errors[-1])}",
             "5 % of the allocator's figure",
-            holds=within == len(errors),
-            reason="the others are of "
-            + ", ".join(f"{source} ({count})" for source, count in farthest.most_common())
-            + "; docs/validation.md",
+            holds=not far,
+            reason="; ".join(
+                f"{count} of {network} ({', '.join(_errors_of(far, network))})"
+                for network, count in Counter(row.groups["network"] for row in far).most_common()
+            ),
         )
     ]
+    for source, count in Counter(row.groups["source"] for row in known).most_common():
+        found = [row for row in known if row.groups["source"] == source]
+        checks.append(
+            not_judged(
+                f"{source}: {percent(_within(found, 0.05), 0)} of {count} within 5 %, worst "
+                f"{percent(abs(_farthest(found).error or 0.0))}; {percent(_inside(found), 0)} inside their 90 % "
+                "interval",
+                "",
+                _UNLABELLED.get(source, "a part of the rows above"),
+            )
+        )
+    return checks
+
+
+_UNLABELLED = {
+    "NVIDIA/Megatron-LM": "a part of the rows above; of two tests with a fused loss it has 1.77, 2.25 and 2.66 GB, by "
+    "container and cluster: its script says nothing of recomputation, nor how many forms of the logits the container's "
+    "compiler keeps; 2.18 GB is priced for all three",
+    "bigscience-workshop/bigscience": "a part of the rows above; as nvidia-smi shows it, which counts what other "
+    "libraries hold",
+}
+"""Of a source: what its labels do not say."""
+
+
+def _errors_of(rows: "Sequence[Scored]", network: str) -> list[str]:
+    """Errors of a network's rows, each once, as they are printed."""
+    return list(dict.fromkeys(percent(row.error or 0.0, sign=True) for row in rows if row.groups["network"] == network))
 
 
 def _launches(_: Recorded) -> list[Check]:

@@ -120,8 +120,11 @@ def lines_table(found: Iterable[Found]) -> Table:
     return table
 
 
+_OPEN = (Verdict.KNOWN, Verdict.NOT_REPRODUCED, Verdict.MISSED)
+
+
 def _said(check: Check) -> str:
-    verdict = f"**{check.verdict}**" if check.verdict is Verdict.MISSED else str(check.verdict)
+    verdict = f"**{check.verdict}**" if check.verdict in _OPEN else str(check.verdict)
     reason = f": {check.reason}" if check.reason else ""
     measured = f"; measured {check.measured}" if check.measured else ""
     return f"{verdict}{reason}{measured}"
@@ -132,11 +135,12 @@ _HEAD = """# What four studies ask for, and what Trimaran shows
 Written by `{command}`.
 A figure is computed when the page is written (predictions, counts, formulas), or read from
 [benchmarks/results](../benchmarks/results), where a measured figure has its date and machine. `--rows A8,C1` prints
-some rows; a test compares the page with what the command finds. A row is *met* where all of its checks are, as far as
-they can be judged without a GPU, and *missed* where one is.
+some rows; a test compares the page with what the command finds. A row has the worst verdict of its checks, as far as
+they can be judged without a GPU. *Met as far as known*: what can be known holds its bound, and the rest lies in the
+interval that the row gives. *Not reproduced*: an experiment shows why, and the bound stays. *Missed*: neither.
 
-| study | met | missed | needs a GPU | not judged |
-|---|---|---|---|---|
+| study | {verdicts} |
+|---|{rule}|
 {counts}
 
 {missed}
@@ -152,9 +156,15 @@ def write_page(found: Sequence[Found]) -> str:
     by_id = {each.requirement.id: each for each in found}
     of_studies = [(study, [by_id[one.id] for one in study.requirements]) for study in STUDIES]
     counts = "\n".join(_count(study, rows) for study, rows in of_studies)
-    missed = [each.requirement.id for each in found if each.verdict is Verdict.MISSED]
-    said = f"Missed: {', '.join(missed)}; each with its reason below." if missed else "None is missed."
-    head = _HEAD.format(command=COMMAND, counts=counts, missed=said)
+    open_rows = {verdict: [each.requirement.id for each in found if each.verdict is verdict] for verdict in _OPEN}
+    said = "; ".join(f"{verdict}: {', '.join(rows)}" for verdict, rows in open_rows.items() if rows)
+    head = _HEAD.format(
+        command=COMMAND,
+        counts=counts,
+        verdicts=" | ".join(Verdict),
+        rule="|".join("---" for _ in Verdict),
+        missed=f"{said[:1].upper()}{said[1:]}; each with its reason below." if said else "All that is judged is met.",
+    )
     return "\n".join([head, *(_part(study, rows) for study, rows in of_studies)])
 
 

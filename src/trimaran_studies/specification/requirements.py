@@ -20,6 +20,8 @@ class Verdict(StrEnum):
     """What a check found."""
 
     MET = "met"
+    KNOWN = "met as far as known"
+    NOT_REPRODUCED = "not reproduced"
     MISSED = "missed"
     NEEDS_GPU = "needs a GPU"
     NOT_JUDGED = "not judged"
@@ -54,6 +56,27 @@ def judged(figure: str, bound: str, *, holds: bool, reason: str = "", measured: 
         raise InputError(f'"{figure}" misses "{bound}": say why', code="specification.no-reason", figure=figure)
     verdict = Verdict.MET if holds else Verdict.MISSED
     return Check(figure=figure, bound=bound, verdict=verdict, reason="" if holds else reason, measured=measured)
+
+
+def bounded(figure: str, bound: str, *, holds: bool, reason: str, missed: str, measured: str = "") -> Check:
+    """A check of which a part cannot be known: what can be holds its bound, and the rest lies in its interval.
+
+    Args:
+        figure: of all of it
+        bound: that what can be known is held against
+        holds: whether it is, and the rest lies in its interval
+        reason: what cannot be known, and its interval
+        missed: why it does not hold, where it does not
+        measured: date and machine of a measured figure
+    """
+    verdict, why = (Verdict.KNOWN, reason) if holds else (Verdict.MISSED, missed)
+    return Check(figure=figure, bound=bound, verdict=verdict, reason=why, measured=measured)
+
+
+def reproduced(figure: str, bound: str, *, holds: bool, experiment: str, measured: str = "") -> Check:
+    """A published figure that comes out within its bound, or does not, as an experiment shows."""
+    verdict = Verdict.MET if holds else Verdict.NOT_REPRODUCED
+    return Check(figure=figure, bound=bound, verdict=verdict, reason="" if holds else experiment, measured=measured)
 
 
 def needs_gpu(what: str, bound: str, reason: str) -> Check:
@@ -104,9 +127,11 @@ class Recorded:
         """Whether a benchmark has left a result."""
         return (self.folder / f"{name}.json").is_file()
 
-    def origin(self, name: str) -> str:
-        """Date and machine of a result, with its file."""
-        found = self.result(name)["environment"]
+    def origin(self, name: str, row: str = "") -> str:
+        """Date and machine of a result, or of a row or part of it that has its own, with its file."""
+        document = self.result(name)
+        part = document.get("rows", document)[row] if row else document
+        found = part.get("environment") or document["environment"]
         where = f"{found['processor']}, {found['cores']} cores" if "processor" in found else f"{found['cores']} cores"
         where = f"{found['gpu']['name']}, {where}" if found.get("gpu") else where
         date = f"{found['date']}, " if "date" in found else ""
@@ -124,7 +149,7 @@ class Recorded:
             return not_judged("no recorded run", bound, f"run benchmarks/specification/run.py --rows {row}")
         passed, failed, skipped = (found[name] for name in ("passed", "failed", "skipped"))
         figure = f"{passed} tests passed, {failed} failed, {skipped} skipped"
-        origin = self.origin("specification")
+        origin = self.origin("specification", row)
         if skipped and not failed:
             return not_judged(figure, bound, f"skipped: {'; '.join(found['skips'])}", measured=origin)
         reason = f"failed: {', '.join(found['failures'])}" if failed else ""
@@ -181,9 +206,9 @@ class Found:
 
     @property
     def verdict(self) -> Verdict:
-        """Missed where one check is; met where all that can be judged here are; else the first that is open."""
+        """The worst of its checks, as far as they can be judged here; else the first that is open."""
         verdicts = {check.verdict for check in self.checks}
-        for verdict in (Verdict.MISSED, Verdict.MET, Verdict.NEEDS_GPU):
+        for verdict in (Verdict.MISSED, Verdict.NOT_REPRODUCED, Verdict.KNOWN, Verdict.MET, Verdict.NEEDS_GPU):
             if verdict in verdicts:
                 return verdict
         return Verdict.NOT_JUDGED

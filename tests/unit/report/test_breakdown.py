@@ -80,13 +80,13 @@ def test_a_prediction_has_nothing_unattributed() -> None:
     ("rank", "host"),
     [
         (0, {"communication": 0.5 + 0.2, "load": 0.25}),
-        (1, {"backward": 1.5, "communication": 0.75}),
+        (1, {"update": 1.5, "communication": 0.75}),
     ],
 )
 def test_what_the_host_takes_belongs_to_the_phase_that_it_prepares(rank: int, host: dict[str, float]) -> None:
     """Gaps of rank 0: 3 to 3.5 and 9.5 to 9.7 before waits, 9.75 to 10 before the next step, which loads first.
 
-    Of rank 1: 6.5 to 8 before its backward, 9.25 to 10 before the next step, which waits first.
+    Of rank 1: 6.5 to 8 before its update, 9.25 to 10 before the next step, which waits first.
     """
     found = next(one for one in break_down(PROGRAM, measured(), Source.MEASURED) if one.rank == rank)
     assert found.host == pytest.approx(host)

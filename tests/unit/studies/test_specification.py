@@ -17,15 +17,19 @@ from trimaran_studies.specification.requirements import (
     Recorded,
     Requirement,
     Verdict,
+    bounded,
     judged,
     needs_gpu,
     not_judged,
+    reproduced,
 )
 from trimaran_studies.survey import COMMAND as SURVEY
 
 ROOT = Path(__file__).parents[3]
 MET = judged("1 s", "2 s", holds=True)
 MISSED = judged("3 s", "2 s", holds=False, reason="too slow")
+KNOWN = bounded("3 s", "2 s", holds=True, reason="inside it is 1 s", missed="")
+NOT_REPRODUCED = reproduced("3 s", "2 s", holds=False, experiment="the link was slower")
 OPEN = not_judged("3 s", "", "no bound")
 GPU = needs_gpu("copies", "95 %", "none here")
 
@@ -40,7 +44,9 @@ def found(*checks: Check) -> Found:
     [
         ((MET, OPEN), Verdict.MET),
         ((MET, GPU), Verdict.MET),
-        ((MET, MISSED, GPU), Verdict.MISSED),
+        ((MET, KNOWN), Verdict.KNOWN),
+        ((KNOWN, NOT_REPRODUCED, GPU), Verdict.NOT_REPRODUCED),
+        ((MET, MISSED, NOT_REPRODUCED, GPU), Verdict.MISSED),
         ((GPU, OPEN), Verdict.NEEDS_GPU),
         ((OPEN,), Verdict.NOT_JUDGED),
         ((), Verdict.NOT_JUDGED),
@@ -102,7 +108,7 @@ def test_skipped_tests_decide_nothing(tmp_path: Path) -> None:
 def test_a_page_counts_its_rows() -> None:
     everything = [Found(requirement=row, checks=(MISSED if row.id == "B7" else MET,)) for row in requirements()]
     page = write_page(everything)
-    assert "| B. Training on a machine with eight GPUs, taken apart | 10 | 1 | 0 | 0 |" in page
+    assert "| B. Training on a machine with eight GPUs, taken apart | 10 | 0 | 0 | 1 | 0 | 0 |" in page
     assert "Missed: B7; each with its reason below." in page
     assert page.count("| 2 s | met |") == 41
 
