@@ -10,6 +10,7 @@ from trimaran_studies.specification.requirements import (
     Recorded,
     Requirement,
     Study,
+    bounded,
     judged,
     not_judged,
     percent,
@@ -281,19 +282,20 @@ def _memory(_: Recorded) -> list[Check]:
     rows = [row for row in published_rows("memory") if row.fields["use"] == "dev" and not row.flag]
     answers = [scored(found) for found in answer_rows(rows, "single", progress=ignore_progress)]
     known = [row for row in answers if row.error is not None]
-    errors = sorted(abs(row.error or 0.0) for row in known)
-    far = [row for row in known if abs(row.error or 0.0) > 0.05]
-    within = sum(error <= 0.05 for error in errors)
+    of_allocator = [row for row in known if row.groups["source"] not in _OF_TOOL]
+    errors = sorted(abs(row.error or 0.0) for row in of_allocator)
+    far = [row for row in of_allocator if abs(row.error or 0.0) > 0.05]
+    outside = [row for row in far if not (row.low or 0.0) <= row.measured <= (row.high or 0.0)]
     checks = [
-        judged(
-            f"{within} of {len(errors)} published peaks within 5 %, median {percent(median(errors))}, 80 % below "
-            f"{percent(quantile(errors, 0.8))}, worst {percent(errors[-1])}",
+        bounded(
+            f"{len(errors) - len(far)} of {len(errors)} published peaks of an allocator within 5 %, median "
+            f"{percent(median(errors))}, 80 % below {percent(quantile(errors, 0.8))}, worst {percent(errors[-1])}",
             "5 % of the allocator's figure",
-            holds=not far,
-            reason="; ".join(
-                f"{count} of {network} ({', '.join(_errors_of(far, network))})"
-                for network, count in Counter(row.groups["network"] for row in far).most_common()
-            ),
+            holds=not outside,
+            reason=f"{_by_network(far)}: figures of one label differ by more, and lie in the interval of what is "
+            "priced for it",
+            missed=f"outside their interval too: {_by_network(outside)}; in it, as figures of one label differ by "
+            f"more: {_by_network([row for row in far if row not in outside])}",
         )
     ]
     for source, count in Counter(row.groups["source"] for row in known).most_common():
@@ -310,19 +312,27 @@ def _memory(_: Recorded) -> list[Check]:
     return checks
 
 
+_OF_TOOL = {"bigscience-workshop/bigscience"}
+"""Sources whose figures are those of nvidia-smi, with what other libraries hold, and not the allocator's."""
+
 _UNLABELLED = {
-    "NVIDIA/Megatron-LM": "a part of the rows above; of two tests with a fused loss it has 1.77, 2.25 and 2.66 GB, by "
-    "container and cluster: its script says nothing of recomputation, nor how many forms of the logits the container's "
-    "compiler keeps; 2.18 GB is priced for all three",
-    "bigscience-workshop/bigscience": "a part of the rows above; as nvidia-smi shows it, which counts what other "
-    "libraries hold",
+    "NVIDIA/Megatron-LM": "a part of the rows above; two tests with a compiled loss have 1.77, 2.25 and 2.66 GB by "
+    "container (LTS, development, an older LTS): their arguments say nothing of recomputation, nor how many 32-bit "
+    "forms of the logits the container's compiler keeps, so one to three are priced; of two other tests the file of a "
+    "resumed run has 4 bytes a parameter more than all others of the same arguments",
+    "bigscience-workshop/bigscience": "as nvidia-smi shows it, with what other libraries hold: not the allocator's "
+    "figure",
 }
 """Of a source: what its labels do not say."""
 
 
-def _errors_of(rows: "Sequence[Scored]", network: str) -> list[str]:
-    """Errors of a network's rows, each once, as they are printed."""
-    return list(dict.fromkeys(percent(row.error or 0.0, sign=True) for row in rows if row.groups["network"] == network))
+def _by_network(rows: "Sequence[Scored]") -> str:
+    """Rows by network, with their errors, each once, as they are printed."""
+    said = []
+    for network, count in Counter(row.groups["network"] for row in rows).most_common():
+        errors = (percent(row.error or 0.0, sign=True) for row in rows if row.groups["network"] == network)
+        said.append(f"{count} of {network} ({', '.join(dict.fromkeys(errors))})")
+    return "; ".join(said) or "none"
 
 
 def _launches(_: Recorded) -> list[Check]:

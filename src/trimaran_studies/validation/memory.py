@@ -11,7 +11,7 @@ Memory of the last rank in Megatron-LM's training tests, the rank that writes th
 
 The memory of the program is known from its source: gradients are 32-bit buffers in bf16 and 16-bit ones in fp16; a
 product library's workspace of 32 MiB for each of its two callers where the test fixes it, and one of Transformer
-Engine; the loss has logits in 16 and in 32 bits, and two more 32-bit forms where it is compiled.
+Engine; the loss has logits in 16 and in 32 bits, and one to three more 32-bit forms where it is compiled.
 
 A published figure names its test and not the arguments. These are published in Megatron-LM's repository;
 `megatron_cases.toml` has those that memory depends on, by test. The arguments of a test that is not listed are read
@@ -465,7 +465,14 @@ _TEST_DEVICES = 8
 """Devices of all other tests (tests/test_utils/recipes of the repository)."""
 
 
-def megatron_rank(case: MegatronCase, *, path: str, device: str, devices: int | None) -> RankMemory:
+_LOSS_FORMS = (1, 2, 3)
+"""32-bit forms of the logits that a compiled loss keeps besides the plain one's: less the maximum, exponentials, and
+their quotients, as far as the container's compiler does not fuse them away. The least, what is taken, and the most."""
+
+
+def megatron_rank(
+    case: MegatronCase, *, path: str, device: str, devices: int | None, loss_forms: int = _LOSS_FORMS[1]
+) -> RankMemory:
     """Memory of the last rank of a test.
 
     Args:
@@ -473,15 +480,38 @@ def megatron_rank(case: MegatronCase, *, path: str, device: str, devices: int | 
         path: of its file of figures, which names the container
         device: label in the row
         devices: of the run; None: not published
+        loss_forms: of the logits that a compiled loss keeps
 
     Returns:
         Memory by part.
     """
     degrees = degrees_of(case, devices or devices_of(case, device))
+    bookkeeping = _bookkeeping(case, path, device, loss_forms)
     if case.family == "t5":
-        return two_stack_memory(stacks_of(case), degrees, bookkeeping=_bookkeeping(case, path, device))
-    last = degrees.pp - 1
-    return rank_memory(shape_of(case), degrees, stage=last, bookkeeping=_bookkeeping(case, path, device))
+        return two_stack_memory(stacks_of(case), degrees, bookkeeping=bookkeeping)
+    found = rank_memory(shape_of(case), degrees, stage=degrees.pp - 1, bookkeeping=bookkeeping)
+    # Optimizer state is divided over the replicas of one instance, and each instance has all of it.
+    instances = int(case.arguments.get("num-distributed-optimizer-instances", 1)) if degrees.zero == 1 else 1
+    return found._replace(
+        optimizer=found.optimizer * instances,
+        activations=found.activations + _probabilities_32(case, degrees, bookkeeping),
+    )
+
+
+def _probabilities_32(case: MegatronCase, degrees: Degrees, keeping: Bookkeeping) -> int:
+    """What the last stage keeps more where attention's softmax is PyTorch's, in 32 bits [bytes].
+
+    Source:
+        NVIDIA/Megatron-LM megatron/core/fusions/fused_softmax.py: scores become 32-bit, and so is the result that the
+        backward of the softmax needs; the kernel that joins scale, mask and softmax keeps 16-bit ones.
+    """
+    given = case.arguments
+    wide = {"apply-query-key-layer-scaling", "attention-softmax-in-fp32"} & given.keys()
+    if keeping.attention != "math" or "no-masked-softmax-fusion" not in given or not wide:
+        return 0
+    shape = shape_of(case)
+    scores = tokens_of_rank(shape, degrees) * (shape.heads // degrees.tp) * shape.sequence
+    return 2 * scores * (shape.layers // degrees.pp)
 
 
 def devices_of(case: MegatronCase, device: str) -> int:
@@ -498,13 +528,13 @@ def devices_of(case: MegatronCase, device: str) -> int:
     return max(least, usual)
 
 
-def _bookkeeping(case: MegatronCase, path: str, device: str) -> Bookkeeping:
+def _bookkeeping(case: MegatronCase, path: str, device: str, loss_forms: int) -> Bookkeeping:
     given = case.arguments
     local = given.get("transformer-impl") == "local" or given.get("spec") == "local"
     before_hopper = any(name in device.upper() for name in ("A100", "V100"))
     logit = 6
     if "cross-entropy-loss-fusion" in given:
-        logit += 8
+        logit += 4 * loss_forms
     if "defer-embedding-wgrad-compute" in given:
         logit += 4
     fp8 = "fp8-format" in given
@@ -820,9 +850,13 @@ def _predict(row: Row) -> tuple[float, tuple[float, float]] | None:
         count = row.fields.get("n_gpus")
         with cells_read(row):
             devices = int(float(count)) if count else None
-        rank = megatron_rank(case, path=path, device=row.fields.get("gpu", ""), devices=devices)
+        least, usual, most = (
+            megatron_rank(case, path=path, device=row.fields.get("gpu", ""), devices=devices, loss_forms=forms).peak
+            for forms in _LOSS_FORMS
+        )
         plain = case.listed and case.family in ("gpt", "bert") and "num-experts" not in case.arguments
-        return rank.peak / scale, _EXACT if plain else _NEAR if case.listed else _ROUGH
+        low, high = _EXACT if plain else _NEAR if case.listed else _ROUGH
+        return usual / scale, (low * least / usual, high * most / usual)
     if "calculon" in row.fields.get("source_repo", ""):
         figure = paper_figure(row)
         return None if figure is None else (figure, _EXACT)
