@@ -35,7 +35,8 @@ _NO_NVLINK = 12
 
 
 def _split_step(recorded: Recorded) -> list[Check]:
-    cases = recorded.result("local")["phases"]["cases"]
+    measured = recorded.result("local")["phases"]
+    cases = measured["cases"]
     origin = recorded.origin("local", "phases")
     unknown = [abs(case["unattributed"]) for case in cases]
     hosts_s = [sum(case["host_s"].values()) for case in cases]
@@ -58,9 +59,9 @@ def _split_step(recorded: Recorded) -> list[Check]:
             f"{percent(max(work))}",
             "less than 2 %",
             holds=max(work) < 0.02,
-            reason=f"{sum(share >= 0.02 for share in work)} of {len(cases)} pays more: {dearest['network']} by "
+            reason=f"{sum(share >= 0.02 for share in work)} of {len(cases)} pay more, most {dearest['network']} by "
             f"{dearest['strategy']} (90 %: {percent(dearest['recording_work']['low'])} to "
-            f"{percent(dearest['recording_work']['high'])})",
+            f"{percent(dearest['recording_work']['high'])}); the machine had a load of {measured['load']:.0f}",
             measured=origin,
         ),
     ]
