@@ -4,6 +4,7 @@ Each case is tried on two ranks as a run does it: in children of ranks that have
 process of its own.
 """
 
+import itertools
 import math
 import os
 from collections.abc import Callable
@@ -58,6 +59,12 @@ def when_often(output: Tensor, target: Tensor) -> Tensor:
     """A term over the batch where a class is often in it."""
     often = functional.relu(torch.bincount(target, minlength=3).double() - 3).mean()
     return functional.cross_entropy(output, target) + often * output.square().mean()
+
+
+def counting() -> Callable[[Tensor, Tensor], Tensor]:
+    """A loss that grows with its calls, of which no checkpoint knows."""
+    calls = itertools.count(1)
+    return lambda output, target: functional.cross_entropy(output, target) * next(calls)
 
 
 class Many(nn.Module):
@@ -150,6 +157,7 @@ WRONG: dict[str, tuple[Callable[[], Job], Strategy]] = {
 RIGHT: dict[str, tuple[Callable[[], Job], Strategy]] = {
     "replicas": (_job, REPLICAS),
     "calls under replicas": (lambda: _job(model=lambda: Counts().double()), REPLICAS),
+    "calls of the loss": (lambda: _job(loss=counting()), REPLICAS),
     "a gathered score": (lambda: _job(metric=WholeMetric(largest)), REPLICAS),
     "bf16": (lambda: _job(precision="bf16"), REPLICAS),
     "dropout, replicas": (lambda: replace(make_job("dropped"), on_step=None), REPLICAS),
@@ -214,6 +222,8 @@ def test_what_trains_something_else_is_found_before_it_counts_and_what_is_right_
     alarms = {name: first[name] for name in RIGHT if not _is_right(first[name])}
     assert not alarms
     assert "probability of 0" in repr(first["dropout, stages"])
+    said = {name: "Job.state" in repr(first[name]) for name in RIGHT}
+    assert [name for name, one in said.items() if one] == ["calls of the loss"]
 
 
 class Poor(Examiner):

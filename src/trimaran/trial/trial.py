@@ -1,7 +1,8 @@
 """A plan is tried before it trains: its first steps in ranks that are thrown away, next to a plain loop.
 
     rank k         ── waits ──────────────────────────────────────────▶ joins the world, trains
-       └─ child        joins another world ─ 6 steps ─ the state is put into ranks that are made anew ─▶ ends
+       └─ child        joins another world ─ 6 steps ─ ranks that are made anew get the state after them, and
+                       that after the fourth, from which they take the last two again ─▶ ends
     child of rank 0
        └─ plain loop   6 steps in a process that is told of no ranks, each compared with the run's
 
@@ -11,6 +12,7 @@ difference that means something. Steps are the first two of an epoch and its las
 of the next epoch. Callbacks are not called.
 """
 
+import copy
 import gc
 import math
 import os
@@ -18,7 +20,7 @@ import pickle
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -51,6 +53,12 @@ STEPS = 6
 
 TRIED = "tried"
 """Figure of an error that says that a trial has found another training; no step of it counts."""
+
+RESTARTED_AFTER = 4
+"""Steps, after which those that follow are taken again from the state that a checkpoint has."""
+
+_SAME_LOSS = 1e-6
+"""Relative difference of losses that is rounding, also in 32 bits."""
 
 _ENDED = "the process of the trial has ended without a word"
 
@@ -232,11 +240,15 @@ def _steps(
     session = open_session(world, tried(precision))
     verifier = Verifier(session.executor, world, examine or (lambda _: Verified()))
     ended: float | None = None
+    losses, early = list[float](), dict[str, Any]()
     for number in range(STEPS):
+        if number == RESTARTED_AFTER:
+            early = copy.deepcopy(session.state_dict())
         share, feed = _take(session.feed, number), session.feed
         loss = verifier.step(share, epoch=feed.epoch, index=feed.index - 1, ended=ended)
         if verifier.verified.reason:
             return verifier.verified
+        losses.append(loss)
         ended = None
         if session.executor.follows_metric and number == STEPS // 2 - 1:
             ended = loss
@@ -248,8 +260,23 @@ def _steps(
     verifier.compare_restarted(session.executor)
     if (data := first_evaluated(session.job)) is not None:
         verifier.compare_score(session.executor, data)
+    note = () if session.feed.streams else _goes_on(session, early, losses)
     session.close()
-    return verifier.verified
+    return replace(verifier.verified, notes=(*verifier.verified.notes, *note))
+
+
+def _goes_on(session: Any, state: Any, losses: Sequence[float]) -> tuple[str, ...]:
+    """What is said where steps from a state that was saved are not those without a break."""
+    session.load_state_dict(state)
+    for number in range(RESTARTED_AFTER, STEPS):
+        loss = session.executor.step(_take(session.feed, number))
+        if not math.isclose(loss, losses[number], rel_tol=_SAME_LOSS) and math.isfinite(losses[number]):
+            return (
+                f"a run that goes on from a checkpoint trains otherwise: after {RESTARTED_AFTER} steps and a restart, "
+                f"the loss of step {number} is {loss:.6g}, and {losses[number]:.6g} without: give what the job keeps "
+                "in Python as Job.state",
+            )
+    return ()
 
 
 def _take(feed: Feed, number: int) -> Any:
