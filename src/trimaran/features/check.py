@@ -15,6 +15,7 @@ from trimaran.base.units import format_seconds, format_some
 from trimaran.graph.behaviour import Behaviour
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, check_room
+from trimaran.planning.gathering import gathering_confirmed
 from trimaran.program.json_files import to_plain
 from trimaran.program.refusals import KINDS, objection
 from trimaran.report.tables import add_words, frame_table, page_text
@@ -137,11 +138,7 @@ def check_job(source: JobSource) -> Checked:
     started_s = time.perf_counter()
     job = source.make()
     check_room(job, source.reference)
-    graph = capture_and_look(job).graph
-    if graph.behaviour is not None and graph.behaviour.reduction == "gathers":
-        from trimaran.planning.preparation import gathering_confirmed
-
-        graph = gathering_confirmed(source, graph, ranks=2)
+    graph = gathering_confirmed(source, capture_and_look(job).graph, ranks=2)
     # Most of it is the graph, and all of it for a model that is too large to run.
     behaviour = replace(graph.behaviour or Behaviour(), seconds=time.perf_counter() - started_s)
     kinds = tuple(_verdict(kind, graph, behaviour) for kind in KINDS)

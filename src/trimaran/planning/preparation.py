@@ -3,18 +3,18 @@
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress
-from trimaran.graph.behaviour import Behaviour, weighed
+from trimaran.graph.behaviour import weighed
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, check_room
 from trimaran.machine.detect import detect_machine
 from trimaran.machine.types import Allocation
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.problem import Problem
+from trimaran.planning.gathering import gathering_confirmed
 from trimaran.planning.input_pipeline import room_of
 from trimaran.planning.measurement import Calibrated, find_calibrated
 from trimaran.planning.requests import EVERYTHING, PlanRequest
@@ -23,9 +23,6 @@ from trimaran.pricing.tables import CostTable
 from trimaran.program.memory import check_codec_runs
 from trimaran.program.refusals import difference
 from trimaran.program.strategy import IN_LINE, Execution, Feeding, Strategy
-
-if TYPE_CHECKING:
-    from trimaran.launch.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,29 +190,6 @@ def inexactness(graph: Graph, strategy: Strategy) -> tuple[str, ...]:
         )
     found = difference(seen, strategy) if seen is not None and seen.accepted else None
     return drawn if found is None else (f"accepted, though it trains something else: {found}", *drawn)
-
-
-def gathering_confirmed(source: JobSource, graph: Graph, *, ranks: int) -> Graph:
-    """A graph of a job whose loss gathers across ranks, with its loss on two ranks; any other graph unchanged.
-
-    Args:
-        source: where the job comes from
-        graph: of it, with effects traced in one process
-        ranks: that may take part; with one nothing is gathered
-    """
-    from trimaran.launch.supervise import launch
-
-    if graph.behaviour is None or graph.behaviour.reduction != "gathers" or ranks < 2:
-        return graph
-    return replace(graph, behaviour=launch(_gather, (source, graph.behaviour), ranks=2)[0])
-
-
-def _gather(world: "World", source: JobSource, behaviour: Behaviour) -> Behaviour:
-    from trimaran.graph.examine import look_at_gathering
-    from trimaran.user_code.model import make_model
-
-    job = source.make()
-    return look_at_gathering(job, make_model(job).to(world.device), behaviour, world.rank, world.size)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

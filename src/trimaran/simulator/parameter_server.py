@@ -258,7 +258,7 @@ def _servers(machine: Machine, nodes: int, servers: int, *, links: float, sum_by
 def _path(node: Node, source: str, target: str, links: float, end: End, place: float | None) -> Path:
     """The route of a copy between two devices, or between a device and its nearest socket."""
     together = 1.0
-    ends = [int(place.removeprefix("gpu")) for place in (source, target) if place.startswith("gpu")]
+    ends = [int(name.removeprefix("gpu")) for name in (source, target) if name.startswith("gpu")]
     if len(ends) == 2:
         found = pair(node, *ends)
         way, rate, staged = found.route, found.bytes_per_s, not found.peer

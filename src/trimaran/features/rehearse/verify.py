@@ -297,12 +297,13 @@ def _told(asked: Question, runs: Sequence[RankRun], found: Compared, seconds: fl
     printed, steps_asked = "", format_count(asked.steps, "step")
     verdict: VerifyVerdict
     if failed is not None:
-        end = failed.record.end
-        verdict, printed = "failed", "\n".join(failed.printed.splitlines()[-12:])
-        headline = f"rank {failed.request.rank} fails: {end.text or f'it ends with status {end.status}'}"
+        end, printed = failed.record.end, "\n".join(failed.printed.splitlines()[-12:])
         if end.how == "seconds":
             verdict = "not known"
             headline = f"whether {world} ranks train one model is not known: {steps_asked} take longer than --limit"
+        else:
+            verdict = "failed"
+            headline = f"rank {failed.request.rank} fails: {end.text or f'it ends with status {end.status}'}"
     elif differences:
         verdict = "differs"
         headline = f"{world} ranks do not train the model of one process: {differences[0].text}"
