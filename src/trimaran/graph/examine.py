@@ -525,7 +525,7 @@ class _Examination:
     def _reaches_model(self, work: nn.Module) -> bool:
         """Whether a copy of the model, a hook on it, or the loss holds parts of the model itself."""
         own = {id(one) for one in (*self._model.modules(), *self._model.parameters())}
-        return any(id(one) in own for one in HeldState(_holders(self._job, work), undoable=False).parts())
+        return any(id(one) in own for one in HeldState(_holders(self._job, work), undoable=False, files=True).parts())
 
     def look(self, found: Behaviour) -> Behaviour:
         """Add what is seen."""
@@ -1211,7 +1211,7 @@ class _Examination:
 
     def _held_now(self) -> HeldState:
         """What is kept in Python now; it is not put back."""
-        return HeldState(_holders(self._job, self._work), undoable=False)
+        return HeldState(_holders(self._job, self._work), undoable=False, files=True)
 
     def _made(self, known: Sequence[nn.Module | nn.Parameter]) -> list[list[float]]:
         """A few elements of each parameter that was not held, alone or by a module."""

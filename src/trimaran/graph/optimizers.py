@@ -32,7 +32,7 @@ from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import attempted, summary, told, users
 from trimaran.graph.behaviour import OptimizerTraits
-from trimaran.user_code.held_state import HeldState
+from trimaran.user_code.held_state import HeldState, seen_by
 from trimaran.user_code.model import quiet
 from trimaran.user_code.randomness import preserved_randomness
 
@@ -47,9 +47,9 @@ def modules_of(loss: Any) -> list[nn.Module]:
         loss: of a job
 
     Example:
-        >>> criterion = nn.CrossEntropyLoss()
-        >>> modules_of(lambda output, target: criterion(output, target)) == [criterion]
-        True
+        >>> loss = (lambda criterion: lambda output, target: criterion(output, target))(nn.MSELoss())
+        >>> modules_of(loss)
+        [MSELoss()]
     """
     return list(dict.fromkeys(value for _, value in _held(loss) if isinstance(value, nn.Module)))
 
@@ -61,20 +61,12 @@ def _held(loss: Any) -> Iterator[tuple[str, Any]]:
             continue
         yield "", layer
         yield "", getattr(layer, "__self__", None)
-        yield from _seen_by(layer)
+        yield from seen_by(layer).items()
         arguments = getattr(layer, "args", ())
         yield from (("", value) for value in (arguments if isinstance(arguments, tuple) else ()))
         yield from (getattr(layer, "keywords", None) or {}).items()
         if not isinstance(layer, nn.Module) and hasattr(type(layer), "__call__"):  # noqa: B004 - what it is bound to
             yield from (getattr(layer, "__dict__", None) or {}).items()
-
-
-def _seen_by(function: Any) -> Iterator[tuple[str, Any]]:
-    try:
-        seen = inspect.getclosurevars(function)
-    except (TypeError, ValueError):
-        return
-    yield from {**seen.nonlocals, **seen.globals}.items()
 
 
 def parameter_names(loss: Any) -> dict[int, str]:
@@ -573,6 +565,26 @@ def _find_out(job: Job, model: nn.Module, trained: Trained, put_back: Callable[[
     tried = _representatives(trained, asked.options)
     if not tried:
         return replace(found, separable=True, elementwise=True)
+    with _unwritable(model):
+        return _try(job, found, trained, tried, put_back)
+
+
+@contextmanager
+def _unwritable(model: nn.Module) -> Iterator[None]:
+    """A step that reaches the model, as by a global, raises where it writes to it."""
+    kept = [(one, one.data) for one in model.parameters() if type(one.data) is Tensor and one.data.dim()]
+    for one, data in kept:
+        one.data = data.new_zeros(()).expand(data.shape)
+    try:
+        yield
+    finally:
+        for one, data in kept:
+            one.data = data
+
+
+def _try(
+    job: Job, found: OptimizerTraits, trained: Trained, tried: Sequence[str], put_back: Callable[[], None]
+) -> OptimizerTraits:
     schedule = None if job.lr_schedule is None else partial(make_schedule, job)
 
     def begin(starts: Named) -> Trial:
@@ -808,6 +820,8 @@ def _required(function: Any) -> list[str]:
 
 def same(one: Any, other: Any) -> bool:
     """Whether two options or states are equal, bit for bit; functions are, where they are of one type."""
+    if one is other:
+        return True
     if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
         both = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
         if not both or one.shape != other.shape:

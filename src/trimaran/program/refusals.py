@@ -189,9 +189,9 @@ _IMPOSSIBLE = (
         "set Job.drop_last, or use nn.BatchNorm",
     ),
     Row(
-        lambda seen, kind: (kind.owns or (kind.replicas and kind.zero > 0)) and seen.scripted,
-        "{} is a module of torch.jit, which does not follow parameters that are put elsewhere and takes no hooks",
-        'use replicas with zero=0 and sync="all-reduce", or the module before it was scripted',
+        lambda seen, kind: kind.zero > 1 and seen.scripted,
+        "{} is a module of torch.jit, which takes no hooks, by which shards are gathered",
+        "use replicas with zero=0 or 1, or the module before it was scripted",
     ),
     Row(
         lambda seen, kind: (kind.parts or kind.owns) and seen.overlapping,

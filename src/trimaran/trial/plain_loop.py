@@ -423,7 +423,8 @@ def _called(model: nn.Module, order: list[str]) -> Iterator[None]:
 
         return hook
 
-    hooks = [module.register_forward_pre_hook(note(path)) for path, module in model.named_modules()]
+    named = [one for one in model.named_modules() if not isinstance(one[1], torch.jit.ScriptModule)]
+    hooks = [module.register_forward_pre_hook(note(path)) for path, module in named]
     try:
         yield
     finally:

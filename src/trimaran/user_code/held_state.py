@@ -6,10 +6,10 @@ finds such values, so that a look at the job can put them back, and see which of
 
     modules         attributes, but for parameters, buffers, children and hooks
     objects         attributes, where their class is the user's, and of settings such as those of transformers
-    classes         of the user's modules and objects, or that functions refer to: attributes
+    classes         of the user's modules and objects: attributes
     containers      entries of lists, dicts, sets, deques; numbers and arrays that processes share
-    functions       of the user's: attributes, cells, defaults and globals that they refer to, the functions among
-                    these, caches
+    functions       of the user's: attributes, cells, defaults, caches
+    files           that these functions are in: globals, as far as a few holders deep, whichever of them are used
 
 Compared are numbers, texts, tensors and arrays, and how far iterators are. Of a container of many entries only their
 number counts. Generators of Python and NumPy are put back, and not compared. torch's, and objects of libraries, are
@@ -17,13 +17,10 @@ left alone: what a look cannot put back of these is seen by the same batch, whic
 """
 
 import argparse
-import builtins
 import copy
 import ctypes
-import dis
 import enum
 import functools
-import inspect
 import itertools
 import random
 import sys
@@ -41,6 +38,9 @@ from torch import Tensor, nn
 
 _MOST_ENTRIES, _MOST_HOLDERS, _DEEPEST = 1024, 10_000, 8
 """Entries of a container that are looked at, holders of a job, and how deep they lie in each other."""
+
+_DEEPEST_OF_FILES = 2
+"""How deep holders lie in a global of a file."""
 
 _MOST_ELEMENTS = 1 << 20
 """Elements of a tensor that is copied; of a larger one it is seen whether it was written to."""
@@ -114,6 +114,7 @@ class HeldState:
         roots: modules, functions and objects of the user's, by what they are called
         undoable: keep what `put_back` needs
         without: objects that are left out, with what they hold
+        files: with the globals of the files that functions are in; where it is undoable unless given
 
     Example:
         >>> held = HeldState({"the loss": functools.partial(print, numbers := [1])})
@@ -126,8 +127,16 @@ class HeldState:
         [1]
     """
 
-    def __init__(self, roots: Mapping[str, Any], *, undoable: bool = True, without: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        roots: Mapping[str, Any],
+        *,
+        undoable: bool = True,
+        without: Sequence[Any] = (),
+        files: bool | None = None,
+    ) -> None:
         self._roots, self._without = dict(roots), without
+        self._files = undoable if files is None else files
         self._undo: Undo = []
         for _ in self._walk(self._undo) if undoable else ():
             pass
@@ -176,7 +185,7 @@ class HeldState:
 
     def shares(self, other: "HeldState") -> bool:
         """Whether something that is held is held by another, too."""
-        mine, others = set[int](), set[int]()
+        mine, others = _Met(), _Met()
         for _ in itertools.chain(self._walk(None, met=mine), other._walk(None, met=others)):
             pass
         return not mine.isdisjoint(others)
@@ -203,14 +212,14 @@ class HeldState:
                 one()
 
     def _walk(
-        self, undo: Undo | None, *, parts: bool = False, functions: bool = False, met: set[int] | None = None
+        self, undo: Undo | None, *, parts: bool = False, functions: bool = False, met: "_Met | None" = None
     ) -> Iterator[_Entry]:
-        met = set() if met is None else met
+        met = _Met() if met is None else met
         met.update(map(id, self._without))
         left = (nn.Module, nn.Parameter, *_GENERATORS) if functions else _NO_VALUES
         named: Counter[str] = Counter()
-        for name, root in self._roots.items():
-            for path, value, place in _values_of(root, "", 0, met, undo):
+        for name, entries in self._entries(met, undo):
+            for path, value, place in entries:
                 if isinstance(value, CONTAINERS):
                     if parts and path:
                         yield f"{path} of {name}", value, place
@@ -219,6 +228,24 @@ class HeldState:
                     # A global that a forward reads may be called as an attribute of its module is.
                     named[called] += 1
                     yield called if named[called] == 1 else f"{called} ({named[called]})", value, place
+
+    def _entries(self, met: "_Met", undo: Undo | None) -> Iterator[tuple[str, Iterator[_Entry]]]:
+        for name, root in self._roots.items():
+            yield name, _values_of(root, "", 0, met, undo)
+        walked = 0
+        while self._files and len(met.files) > walked:
+            # What lies in one may have functions of others.
+            content = list(met.files.values())[walked]
+            yield f"the file {content.get('__name__')}", _of_file(content, met, undo)
+            walked += 1
+
+
+class _Met(set[int]):
+    """Objects that a walk has met, by id, and the globals of the files that functions among them are in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[int, dict[str, Any]] = {}
 
 
 def generator_state(generator: HostGenerator) -> Any:
@@ -291,7 +318,7 @@ def changed(
 
 
 def _values_of(
-    value: Any, path: str, depth: int, met: set[int], undo: Undo | None, place: _Place | None = None
+    value: Any, path: str, depth: int, met: _Met, undo: Undo | None, place: _Place | None = None
 ) -> Iterator[_Entry]:
     if isinstance(value, _PLAIN):
         yield path, value, place
@@ -333,6 +360,8 @@ def _values_of(
         yield path, value, place
     elif _has_attributes(value):
         yield path, value, None
+    if isinstance(value, types.FunctionType) and is_users(value):
+        met.files[id(value.__globals__)] = value.__globals__
     for name, content, where in _contents(value, path, undo):
         yield from _values_of(content, name, depth + 1, met, undo, where)
 
@@ -394,9 +423,8 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
                 undo.append(functools.partial(_refill, value._buffers, dict(value._buffers)))
         yield from ((f"{dotted}{name}", one, (vars(value), name)) for name, one in own.items())
         # That of a scripted module is not on its class.
-        forward = getattr(type(value), "forward", None)
-        yield path, forward, None
-        yield from ((path, one, None) for one in _methods_called(type(value), forward))
+        yield path, getattr(type(value), "forward", None), None
+        yield from ((path, one, None) for one in _methods(type(value)))
         yield from _classes_of(value)
         if undo is not None and not is_users(type(value)):
             undo.extend(one.cache_clear for one in _caches_in(type(value).__module__))
@@ -443,7 +471,7 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
                 undo.append(functools.partial(_put, value, name, one))
             yield f"{dotted}{name}", one, (value, name)
         # Who holds it may call any of them.
-        yield from ((path, one, None) for _, one in _methods(type(value)))
+        yield from ((path, one, None) for one in _methods(type(value)))
         yield from _classes_of(value)
     elif isinstance(value, type) and is_users(value) and not issubclass(value, enum.Enum):
         for name, one in list(vars(value).items()):
@@ -453,7 +481,7 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
                 yield f"{value.__name__}.{name}", one, (value, name)
         if issubclass(value, torch.autograd.Function):
             # Whoever calls it has its backward called.
-            yield from ((path, one, None) for _, one in _methods(value))
+            yield from ((path, one, None) for one in _methods(value))
 
 
 @functools.lru_cache(maxsize=256)
@@ -498,21 +526,7 @@ def _slotted(value: Any) -> Iterator[tuple[str, Any]]:
                     continue
 
 
-def _methods_called(made_of: type, function: Any) -> Iterator[Any]:
-    """The user's methods that a method of a class calls by their names, and that these call."""
-    known: dict[str, list[Any]] = {}
-    for name, one in _methods(made_of):
-        known.setdefault(name, []).append(one)
-    todo = [function]
-    while todo and known:
-        plain = inspect.unwrap(todo.pop())
-        for name in _attributes_in(plain.__code__) if isinstance(plain, types.FunctionType) else ():
-            for one in known.pop(name, ()):
-                todo.append(one)
-                yield one
-
-
-def _methods(made_of: type) -> Iterator[tuple[str, Any]]:
+def _methods(made_of: type) -> Iterator[Any]:
     """The functions of the user's classes, but those that Python calls by itself."""
     for one in made_of.__mro__:
         for name, made in vars(one).items() if is_users(one) else ():
@@ -520,19 +534,11 @@ def _methods(made_of: type) -> Iterator[tuple[str, Any]]:
             function = getattr(made, "fget", None) or getattr(made, "__func__", made)
             called = name in _ASKED or not name.startswith("__")
             if called and isinstance(function, types.FunctionType | functools._lru_cache_wrapper):
-                yield name, function
+                yield function
 
 
 _ASKED = ("__call__", "__getitem__", "__getitems__", "__iter__")
 """What who holds an object calls without its name."""
-
-
-def _attributes_in(code: types.CodeType) -> Iterator[str]:
-    """The names that code refers to, those of attributes too."""
-    yield from code.co_names
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            yield from _attributes_in(one)
 
 
 def _classes_of(value: Any) -> Iterator[_Entry]:
@@ -558,25 +564,25 @@ def _of_function(function: types.FunctionType, undo: Undo | None) -> Iterator[_E
     defaults = function.__defaults__ or ()
     named = zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
     yield from ((name, one, None) for name, one in (*named, *(function.__kwdefaults__ or {}).items()))
-    for name in _names_of(code):
-        if name in function.__globals__ and not hasattr(builtins, name):
-            content = function.__globals__[name]
-            if undo is not None and isinstance(content, _PLAIN):
-                undo.append(functools.partial(_put, function.__globals__, name, content))
-            yield name, content, (function.__globals__, name)
 
 
-@functools.lru_cache(maxsize=4096)
-def _names_of(code: types.CodeType) -> tuple[str, ...]:
-    return tuple(_names_in(code))
+def _of_file(content: dict[str, Any], met: _Met, undo: Undo | None) -> Iterator[_Entry]:
+    """The globals of a file, and what they hold."""
+    if undo is not None:
+        undo.append(functools.partial(_set_globals, content, dict(content)))
+    for name, one in list(content.items()):
+        if not name.startswith("__"):
+            yield from _values_of(one, name, _DEEPEST - _DEEPEST_OF_FILES, met, undo, (content, name))
 
 
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    """The globals that code refers to; its names are those of attributes too."""
-    yield from dict.fromkeys(one.argval for one in dis.get_instructions(code) if "GLOBAL" in one.opname)
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            yield from _names_in(one)
+def seen_by(function: Any) -> dict[str, Any]:
+    """What a function of the user's may see by name: its cells, and the globals of its file, whichever it uses."""
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, types.FunctionType):
+        return {}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    of_file = function.__globals__ if is_users(function) else {}
+    return of_file | {name: _get(cell, "cell_contents") for name, cell in cells}
 
 
 def is_users(what: Any) -> bool:
@@ -629,6 +635,12 @@ def _set_attributes(module: nn.Module, own: dict[str, Any]) -> None:
     for name in [name for name in attributes if name not in OF_MODULES and name not in own]:
         del attributes[name]
     attributes.update(own)
+
+
+def _set_globals(content: dict[str, Any], own: dict[str, Any]) -> None:
+    for name in content.keys() - own.keys():
+        del content[name]
+    content.update(own)
 
 
 def _refill(holder: Any, content: Any) -> None:

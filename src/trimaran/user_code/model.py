@@ -677,7 +677,7 @@ def hooks_now(model: nn.Module) -> Hooks:
         model: the user's
     """
     found = (getattr(module, kind, None) for module in model.modules() for kind in KINDS)
-    return [(hooks, hooks.copy()) for hooks in found if hooks is not None]
+    return [(hooks, dict(hooks)) for hooks in found if hooks is not None]
 
 
 def put_hooks_back(saved: Hooks) -> None:

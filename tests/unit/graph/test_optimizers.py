@@ -223,7 +223,16 @@ def test_parameters_that_were_not_given_are_named_and_never_stepped() -> None:
 
 
 def test_a_model_that_a_step_knows_is_found_and_never_written_to() -> None:
+    model = MODEL
+
     class Follows(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            super().step()
+            for one in model.parameters():
+                one.add_(1.0)
+
+    class FollowsGlobal(torch.optim.SGD):
         @torch.no_grad()
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             super().step()
@@ -231,10 +240,12 @@ def test_a_model_that_a_step_knows_is_found_and_never_written_to() -> None:
                 one.add_(1.0)
 
     before = [one.detach().clone() for one in MODEL.parameters()]
-    traits = optimizer_traits(gpt(lambda parameters: Follows(parameters, lr=0.1)), MODEL)
-    assert "the model" in traits.extra
+    known = optimizer_traits(gpt(lambda parameters: Follows(parameters, lr=0.1)), MODEL)
+    in_global = optimizer_traits(gpt(lambda parameters: FollowsGlobal(parameters, lr=0.1)), MODEL)
     assert all(torch.equal(*pair) for pair in zip(before, MODEL.parameters(), strict=True))
-    assert "that it was not given" in update_obstacle(builders.strategy(dp=2, zero=1), traits)
+    assert "the model" in known.extra
+    assert "that it was not given" in update_obstacle(builders.strategy(dp=2, zero=1), known)
+    assert "it could not be tried" in update_obstacle(builders.strategy(dp=2, zero=1), in_global)
 
 
 def test_every_parameter_is_given_once_with_its_first_name() -> None:

@@ -1,7 +1,7 @@
 """What a graph has as constants: the values that the forwards of a model's containers read in Python.
 
 A graph calls the leaf modules of a model, and has what containers compute around them as operations, with the values
-that their attributes, and what else their forwards refer to, had at capture. Whoever changes `model.temperature`, or an
+that their attributes, and what else their methods hold, had at capture. Whoever changes `model.temperature`, or an
 object of settings, between two steps changes nothing in it.
 """
 

@@ -157,6 +157,8 @@ class Position:
 
 _LOOKED_AT = 2
 """Samples by which data are compared when a training goes on."""
+_LOADED_AGAIN = 2
+"""The first microbatch that is loaded again, where workers or a cache have copies; then the 4th, 8th, and so on."""
 _BEFORE_ALL = (-1, 0, 0)
 _AFTER_ALL = (sys.maxsize, 0, 0)
 
@@ -249,6 +251,7 @@ class Feed:
         callbacks = HeldState({"Job.on_step": job.on_step, "Job.on_epoch": job.on_epoch}, undoable=False)
         several = agreement.group is not None
         self._held = held if copied or (several and held.shares(callbacks)) else None
+        self._copied, self._taken = bool(copied), 0
         self._known: Values = {}
         self._last, self._by_share = _BEFORE_ALL, False
         self._epochs: dict[int, Shares] = {}
@@ -542,11 +545,41 @@ class Feed:
         self._last = _AFTER_ALL
         taken = skip_to(self._arrivals, key)
         self._last = taken.key
+        self._taken += 1
+        if self._copied and self._taken >= _LOADED_AGAIN and self._taken.bit_count() == 1:
+            self._check_copied(taken)
         if not taken.loading.in_line:
             taken = taken._replace(loading=replace(taken.loading, taken_s=taken.loading.taken_s + opened_s))
         if self.observe is not None:
             self.observe(taken.loading)
         return taken
+
+    def _check_copied(self, taken: Taken) -> None:
+        """Refuse a microbatch that a worker which starts now would load otherwise, each time in the same way."""
+        epoch, number, _ = taken.key
+        request = next(one for one in self._requests(epoch, number) if one.key == taken.key)
+        dataset = None if self._reading is None else self._reading.dataset
+
+        def again() -> int:
+            reading = Reading(dataset, self._job.collate)
+            loader = Loader(reading, iter([request]), Feeding(workers=1), rank=self._rank, timeout_s=self._timeout_s)
+            try:
+                return digest_of([self._place(loader.next().batch)])
+            except InputError:  # it fails this time, and belongs to those of which nothing is known
+                return 0
+            finally:
+                loader.close()
+
+        if (now := again()) not in (0, digest_of([taken.batch])) and now == again():
+            kept = "a cache keeps" if self._cache is not None else "were loaded before"
+            raise InputError(
+                f"epoch {epoch}, batch {number}: the data set gives other samples by now than {kept}. What changes "
+                "while a job trains, as in a callback, belongs in attributes of the data set, which are followed, and "
+                "not in globals; or load in line: --forbid workers --forbid cache",
+                code="feed.copied-data-changed",
+                epoch=epoch,
+                batch=number,
+            )
 
     def _open(self, epoch: int, number: int) -> Arrivals:
         """Load from a batch on, epoch after epoch."""
