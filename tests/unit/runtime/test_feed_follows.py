@@ -52,6 +52,7 @@ def open_feed(feeding: Feeding, data: Staged, **options: Any) -> Feed:
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         dataset=lambda: data,
         global_batch_size=2,
+        on_step=lambda *_: None,
     )
     return Feed(job, replicas=1, microbatches=1, replica=0, reads=True, feeding=feeding, dataset=data, **options)
 

@@ -157,8 +157,8 @@ class Position:
 
 _LOOKED_AT = 2
 """Samples by which data are compared when a training goes on."""
-_LOADED_AGAIN = 2
-"""The first microbatch that is loaded again, where workers or a cache have copies; then the 4th, 8th, and so on."""
+_LOADED_AGAIN, _WITH_CALLBACKS = 8, 2
+"""The first microbatch that is loaded again, where workers or a cache have copies; then each whose number is a power of 2."""
 _BEFORE_ALL = (-1, 0, 0)
 _AFTER_ALL = (sys.maxsize, 0, 0)
 
@@ -252,6 +252,7 @@ class Feed:
         several = agreement.group is not None
         self._held = held if copied or (several and held.shares(callbacks)) else None
         self._copied, self._taken = bool(copied), 0
+        self._again = _LOADED_AGAIN if job.on_step is None and job.on_epoch is None else _WITH_CALLBACKS
         self._known: Values = {}
         self._last, self._by_share = _BEFORE_ALL, False
         self._epochs: dict[int, Shares] = {}
@@ -546,7 +547,7 @@ class Feed:
         taken = skip_to(self._arrivals, key)
         self._last = taken.key
         self._taken += 1
-        if self._copied and self._taken >= _LOADED_AGAIN and self._taken.bit_count() == 1:
+        if self._copied and self._taken >= self._again and self._taken.bit_count() == 1:
             self._check_copied(taken)
         if not taken.loading.in_line:
             taken = taken._replace(loading=replace(taken.loading, taken_s=taken.loading.taken_s + opened_s))
