@@ -27,7 +27,7 @@ from trimaran.machine.prices import Price
 from trimaran.machine.types import Allocation, Device, Link, Machine, Memory, Node
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.explanation.critical_path import Bottleneck
+from trimaran.planner.explanation.critical_path import StepBottleneck
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
@@ -598,7 +598,7 @@ def candidate(
         step_time_s=step_s,
         peak_bytes=(peak_bytes,),
         ends=lambda: (interval_s, epoch),
-        binds=lambda: Bottleneck(subject=limiter, groups={}, limiter=limiter),
+        binds=lambda: StepBottleneck(subject=limiter, groups={}, limiter=limiter),
         epoch_s=epoch_s,
     )
 

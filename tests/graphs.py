@@ -8,7 +8,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
-from trimaran.graph.types import Affine, Entry, Graph, Op, Parameter, Region, Split, TensorSpec
+from trimaran.graph.types import Affine, Graph, Op, Parameter, ParameterSplit, Region, RegionEntry, TensorSpec
 from trimaran.program.lowering.lower import lower_as
 from trimaran.program.lowering.schedules import Compute, Order
 from trimaran.program.strategy import Part, Strategy
@@ -104,9 +104,9 @@ def paired(pairs: int) -> Graph:
             kind="pair",
             columns=(f"op{first}",),
             rows=(f"op{first + 1}",),
-            entries=(Entry(tensor=f"t{first - 1}", op=f"op{first}"),) if first else (),
+            entries=(RegionEntry(tensor=f"t{first - 1}", op=f"op{first}"),) if first else (),
             splits=tuple(
-                Split(parameter=name, dim=0, sections=(size,))
+                ParameterSplit(parameter=name, dim=0, sections=(size,))
                 for name, size in (
                     (f"op{first}.weight", WEIGHT_BYTES // 4),
                     (f"op{first}.bias", BIAS_BYTES // 4),

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp
-from trimaran.program.memory import Decision, MemoryPlan, MemoryStep, Recipe
+from trimaran.program.memory import Decision, MemoryPlan, MemoryStep, RecomputeRecipe
 from trimaran.program.types import Kind
 
 _NEVER = -2
@@ -149,7 +149,7 @@ class _Device:
         for number, life, holder in self._leave.pop(moment, []):
             self._holders[number, life].discard(holder)
 
-    def take(self, step: MemoryStep, recipe: Recipe | None) -> int:
+    def take(self, step: MemoryStep, recipe: RecomputeRecipe | None) -> int:
         """Do a step; the most bytes while it is done."""
         most = 0
         if step.kind == Kind.RELEASE:
@@ -172,7 +172,7 @@ class _Device:
         ]
         return max([back.moment + 1, *windows, *reads])
 
-    def _most_of_recipe(self, target: int, recipe: Recipe) -> int:
+    def _most_of_recipe(self, target: int, recipe: RecomputeRecipe) -> int:
         ops = [event for event in (self._trace.events[moment] for moment in recipe.ops) if isinstance(event, TraceOp)]
         made: dict[int, int] = {}
         most = 0
@@ -196,7 +196,7 @@ class _Clock:
         self._left: dict[int, float] = {}  # when the copy to the host has ended
         self._back: dict[int, float] = {}  # when the copy back has ended
 
-    def take(self, step: MemoryStep, recipe: Recipe | None) -> None:
+    def take(self, step: MemoryStep, recipe: RecomputeRecipe | None) -> None:
         number = step.storage
         nbytes, latency_s = self._trace.storages[number].copy_bytes, self._rates.latency_s
         if step.kind == Kind.OFFLOAD:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from tests.memory_chains import KIB, Unit, chain_trace
 
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp
-from trimaran.program.memory import Recipe
+from trimaran.program.memory import RecomputeRecipe
 
 
 def random_chain(
@@ -44,7 +44,7 @@ def random_chain(
     return chain_trace(units, batch_bytes=draw.randint(1, 16) * 1024 * KIB)
 
 
-def recipe_from(trace: StepTrace, storage: int, present: Collection[int]) -> Recipe | None:
+def recipe_from(trace: StepTrace, storage: int, present: Collection[int]) -> RecomputeRecipe | None:
     """How to make a storage of a chain again from what is there.
 
     Args:
@@ -74,4 +74,4 @@ def recipe_from(trace: StepTrace, storage: int, present: Collection[int]) -> Rec
     durations_s = [
         op.duration_s or 0.0 for op in (trace.events[moment] for moment in moments) if isinstance(op, TraceOp)
     ]
-    return Recipe(storage=storage, ops=moments, sources=tuple(sorted(sources)), duration_s=sum(durations_s))
+    return RecomputeRecipe(storage=storage, ops=moments, sources=tuple(sorted(sources)), duration_s=sum(durations_s))

@@ -19,7 +19,7 @@ from tests.independent_replay import Rates, replay
 from tests.memory_draws import recipe_from
 
 from trimaran.graph.trace.types import StepTrace, Tick
-from trimaran.program.memory import Decision, MemoryPlan, MemoryStep, Recipe
+from trimaran.program.memory import Decision, MemoryPlan, MemoryStep, RecomputeRecipe
 from trimaran.program.types import Kind
 
 Option = tuple[Decision, int]
@@ -111,7 +111,7 @@ class _Scheduling:
     trace: StepTrace
     choice: Mapping[int, Option]
     budget_bytes: int
-    recipes: dict[int, Recipe] = field(default_factory=dict)
+    recipes: dict[int, RecomputeRecipe] = field(default_factory=dict)
     remade: dict[int, int] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
     deadline: dict[int, int] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.measure.others import BUSY, Reading, others_share, read_spent
+from trimaran.measure.others import BUSY, SpentTime, others_share, read_spent
 
 SHORTEST_S = 1.0
 """A test that takes less is looked at together with what ran before it, from this long before its end [s].
@@ -60,20 +60,20 @@ def own_seconds(processes: dict[int, Spent], root: int) -> float:
     return total
 
 
-def read_clocks() -> Reading:
+def read_clocks() -> SpentTime:
     """What has been spent until now, by the machine and by this process with all that it started and that still run."""
     spent = read_spent()
-    return Reading(wall_s=spent.wall_s, machine_s=spent.machine_s, own_s=own_seconds(read_processes(), os.getpid()))
+    return SpentTime(wall_s=spent.wall_s, machine_s=spent.machine_s, own_s=own_seconds(read_processes(), os.getpid()))
 
 
-def share_since(begin: Reading) -> float:
+def share_since(begin: SpentTime) -> float:
     """The part of the cores that others took since a reading, or since one at least `SHORTEST_S` before now [0..1]."""
     now = read_clocks()
     before = [reading for reading in (*_begun, begin) if now.wall_s - reading.wall_s >= SHORTEST_S]
     return others_share(before[-1] if before else begin, now, cores=len(os.sched_getaffinity(0)))
 
 
-_begun: list[Reading] = [read_clocks()]
+_begun: list[SpentTime] = [read_clocks()]
 """When this module was imported, and when each test so far began."""
 _fixtures: dict[object, float] = {}
 """The part of the cores that others took while a shared fixture was made."""

@@ -1,10 +1,10 @@
 """Recipes, followed operation by operation."""
 
 from trimaran.graph.trace.types import Role, StepTrace, Tick
-from trimaran.program.memory import Recipe
+from trimaran.program.memory import RecomputeRecipe
 
 
-def check_recipe(trace: StepTrace, recipe: Recipe) -> None:
+def check_recipe(trace: StepTrace, recipe: RecomputeRecipe) -> None:
     """See that a recipe makes its storage from what it says it reads: each operation can be repeated, and changes no
     source.
     """

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trimaran.checkpoint_files.disk import Bytes, Found
+from trimaran.checkpoint_files.disk import Bytes, DirectoryEntry
 
 
 class Stopped(BaseException):
@@ -281,10 +281,12 @@ class SimulatedProcess:
         self._disk.set_entry(path, None)
         self._end(kind, path)
 
-    def list(self, path: Path, *, follow: bool = False) -> list[Found]:
+    def list(self, path: Path, *, follow: bool = False) -> list[DirectoryEntry]:
         self._look()
         return [
-            Found(name, "directory" if node.is_directory else "file", 0 if node.is_directory else len(node.data))
+            DirectoryEntry(
+                name, "directory" if node.is_directory else "file", 0 if node.is_directory else len(node.data)
+            )
             for name, node in sorted(self._disk.find(path).entries.items())
         ]
 

@@ -40,7 +40,7 @@ import torch
 from trimaran.base.errors import ExecutionError
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace, View
-from trimaran.memory_hooks.coding import Bytes, Codec, Coding, SparseCodec, Traffic, bytes_at
+from trimaran.memory_hooks.coding import Bytes, Codec, CodecTraffic, Coding, SparseCodec, bytes_at
 from trimaran.pricing.copy_codecs import after_relu
 
 
@@ -79,7 +79,7 @@ MakeCodec = Callable[[], Codec]
 
 def measure_coding(
     step: Callable[[], Any], model: torch.nn.Module | None = None, *, make_codec: MakeCodec = SparseCodec
-) -> tuple[StepTrace, Mapping[int, Traffic]]:
+) -> tuple[StepTrace, Mapping[int, CodecTraffic]]:
     """Code what comes after a ReLU in a step.
 
     Args:
@@ -97,7 +97,7 @@ def measure_coding(
         step()
     trace = recorder.recording.trace
     wanted = after_relu(trace)
-    found: dict[int, Traffic] = {}
+    found: dict[int, CodecTraffic] = {}
     packs = iter(trace.packs)
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -133,7 +133,7 @@ class Counting:
     """
 
     name: str = "counting"
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: CodecTraffic = field(default_factory=CodecTraffic)
     words: int = 0
     zeros: int = 0
     bytes_of: np.ndarray = field(default_factory=lambda: np.zeros((4, 256), dtype=np.int64))
@@ -202,9 +202,9 @@ def zeros_needed(ratio: float, plane_bits: float) -> float:
     return high
 
 
-def total(traffic: Mapping[int, Traffic]) -> Traffic:
+def total(traffic: Mapping[int, CodecTraffic]) -> CodecTraffic:
     """All of it together."""
-    return Traffic(
+    return CodecTraffic(
         raw_bytes=sum(one.raw_bytes for one in traffic.values()),
         coded_bytes=sum(one.coded_bytes for one in traffic.values()),
     )

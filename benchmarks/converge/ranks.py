@@ -3,13 +3,13 @@
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
-from trimaran.measure.convergence.runs import Limits, Outcome, train_to_target
+from trimaran.measure.convergence.runs import Limits, TrainingOutcome, train_to_target
 from trimaran.program.plan_file import Plan, plan_program
 from trimaran.program.text import parse_program
 from trimaran.runtime.executor import Executor
 
 
-def train_rank(world: World, source: JobSource, plan: Plan, evaluation: str, limits: Limits) -> Outcome:
+def train_rank(world: World, source: JobSource, plan: Plan, evaluation: str, limits: Limits) -> TrainingOutcome:
     """Train by a plan until the target; the clock stands still during evaluations."""
     job = source.make()
     executor = Executor(

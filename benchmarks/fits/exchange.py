@@ -35,7 +35,7 @@ from trimaran.pricing.exchange.frameworks import (
     HOROVOD_TUNED,
     RECIPES,
     TF_SERVER,
-    Recipe,
+    ExchangeRecipe,
     recipe_of,
 )
 from trimaran.pricing.exchange.step import Sync
@@ -222,7 +222,7 @@ def _ddp() -> Iterator[Point]:
 def _point(
     network: str,
     job: tuple[Workload, StepEstimate, Machine, Software],
-    recipe: Recipe,
+    recipe: ExchangeRecipe,
     *,
     devices: int,
     sync: Sync,

@@ -12,7 +12,7 @@ from trimaran.graph.kernels.workload import Gradient, Work, WorkKind
 from trimaran.graph.types import Phase
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.kernels.columns import Kernels, kernels
-from trimaran.pricing.kernels.durations import Setting, durations, setting, take
+from trimaran.pricing.kernels.durations import KernelSetting, durations, setting, take
 from trimaran.pricing.kernels.software import Software
 
 POINTS = Path(__file__).parent / "data/kernels.csv"
@@ -26,9 +26,9 @@ Floats = NDArray[numpy.float64]
 class Timed:
     """Columns of kernels that are timed again only as far as a constant reaches."""
 
-    def __init__(self, columns: Kernels, on: Setting) -> None:
+    def __init__(self, columns: Kernels, on: KernelSetting) -> None:
         self.columns, self.on = columns, on
-        self._parts: dict[str, tuple[NDArray[numpy.bool_], Kernels, Setting]] = {}
+        self._parts: dict[str, tuple[NDArray[numpy.bool_], Kernels, KernelSetting]] = {}
         self._last: Floats = numpy.zeros(len(columns))
 
     def all(self, table: Table) -> Floats:

@@ -7,14 +7,14 @@ from benchmarks.converge.ranks import train_rank
 
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
-from trimaran.measure.convergence.runs import Limits, Outcome
+from trimaran.measure.convergence.runs import Limits, TrainingOutcome
 from trimaran.program.plan_file import Plan
 
 Training = tuple[JobSource, Plan, str, Limits]
 """Job with its seed, plan, program of its evaluation, and when to end."""
 
 
-def train_in_turns(world: World, trainings: Sequence[Training]) -> list[tuple[Outcome, float]]:
+def train_in_turns(world: World, trainings: Sequence[Training]) -> list[tuple[TrainingOutcome, float]]:
     """One after another, in the order given: what else the machine does changes from one to the next.
 
     Returns:

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from trimaran.measure.others import Reading, others_share, read_spent
+from trimaran.measure.others import SpentTime, others_share, read_spent
 
 PIXELS, CLASSES, WIDTH = 32, 10, 12
 LEAST_STEPS = 6
@@ -214,7 +214,7 @@ def _block(ranks: int, step: Step, steps: int, *, before: int) -> tuple[float, f
     return seconds / steps, others_share(before, _spent(), cores=len(os.sched_getaffinity(0)))
 
 
-def _spent() -> Reading:
+def _spent() -> SpentTime:
     """What has been spent until now, workers and the other process included."""
     return replace(read_spent(), own_s=_own_s())
 

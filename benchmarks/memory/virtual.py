@@ -19,7 +19,7 @@ from trimaran.graph.trace.types import StepTrace
 from trimaran.memory.search import plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv
 from trimaran.memory_budget import VirtualMemory
-from trimaran.memory_budget.device import Device
+from trimaran.memory_budget.device import LoopDevice
 from trimaran.memory_hooks.executor import MemoryExecutor
 from trimaran.memory_hooks.residence import MemoryStatistics
 from trimaran.pricing.offload_costs import MemoryCosts
@@ -94,7 +94,7 @@ class _Steady:
 def policy(training: Training, name: str, limit: Limit) -> Runner:
     """One policy, by the executor."""
     recording = _record(training)
-    device = Device(training.device, None)
+    device = LoopDevice(training.device, None)
     costs = device.costs(recording.trace)
     smallest_bytes = _smallest(training)
 
@@ -111,7 +111,7 @@ class _Run:
         self,
         training: Training,
         recording: Recording,
-        device: Device,
+        device: LoopDevice,
         plan: Callable[[Collection[int]], MemoryPlan],
         costs: MemoryCosts,
     ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
-from trimaran.measure.convergence.runs import Limits, Outcome, train_to_target
+from trimaran.measure.convergence.runs import Limits, TrainingOutcome, train_to_target
 from trimaran.program.gradients import parse_compression
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Strategy
@@ -28,12 +28,12 @@ class Training:
     epochs: float
 
 
-def train_all(world: World, trainings: Sequence[Training]) -> list[Outcome]:
+def train_all(world: World, trainings: Sequence[Training]) -> list[TrainingOutcome]:
     """Train one after another, on replicas."""
     return [_train(world, training) for training in trainings]
 
 
-def _train(world: World, training: Training) -> Outcome:
+def _train(world: World, training: Training) -> TrainingOutcome:
     job = training.source.make()
     made = capture(job)
     strategy = Strategy(dp=world.size, compression=parse_compression(training.method))

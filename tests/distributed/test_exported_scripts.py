@@ -22,7 +22,7 @@ from trimaran.features.export import export_plan
 from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.launching import launch_of
 from trimaran.features.export.pytorch import to_pytorch
-from trimaran.features.export.recipe import Recipe, Stage
+from trimaran.features.export.recipe import ExportRecipe, ExportStage
 from trimaran.graph.capture.capture import capture
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
@@ -48,13 +48,13 @@ MIXED = dataclasses.replace(QWEN, experts=Experts(count=4, active=2, ffn=48, den
 EVERY_LAYER = frozenset({"layers"})
 
 
-def recipe(**settings: Any) -> Recipe:
+def recipe(**settings: Any) -> ExportRecipe:
     """Of a batch of 8 sequences on the decoder like Llama, in fp32."""
     shape = settings.pop("shape", LLAMA)
     dp, count = settings.get("dp", 1), settings.get("microbatches", 1)
     segments = settings.get("pp", 1) * settings.get("chunks", 1)
-    even = [Stage(modules=(), layers=shape.layers // segments)] * segments
-    return Recipe(
+    even = [ExportStage(modules=(), layers=shape.layers // segments)] * segments
+    return ExportRecipe(
         job="tiny",
         global_batch_size=8,
         microbatch=8 // (dp * count),
@@ -64,7 +64,7 @@ def recipe(**settings: Any) -> Recipe:
     )
 
 
-UNEVEN = (Stage(modules=(), layers=1), Stage(modules=(), layers=3))
+UNEVEN = (ExportStage(modules=(), layers=1), ExportStage(modules=(), layers=3))
 PLANS = {
     "dp2 zero3": recipe(dp=2, zero=3),
     "dp2 zero2 m2": recipe(dp=2, zero=2, microbatches=2),
@@ -99,7 +99,7 @@ ADAM = """torch.optim.AdamW(
 SGD = 'torch.optim.SGD([{"params": group} for group in groups.values()], lr=1.0, momentum=0.9)'
 
 
-def by_sgd(found: Recipe) -> str:
+def by_sgd(found: ExportRecipe) -> str:
     """The script with an optimizer by which a gradient of the wrong scale is another training; Adam's is not."""
     text = to_pytorch(found).text
     assert ADAM in text
@@ -159,7 +159,7 @@ def plain_losses(
     return losses
 
 
-def decoder_losses(folder: Path, found: Recipe, *, adam: bool = False) -> list[float]:
+def decoder_losses(folder: Path, found: ExportRecipe, *, adam: bool = False) -> list[float]:
     """Losses of the network of a script, whole in this process."""
     path = folder / "reference.py"
     path.write_text(to_pytorch(recipe(shape=found.shape)).text)
@@ -176,7 +176,7 @@ def decoder_losses(folder: Path, found: Recipe, *, adam: bool = False) -> list[f
     return plain_losses(model, optimizer, loss)
 
 
-def check_decoders(folder: Path, plans: Mapping[str, Recipe]) -> None:
+def check_decoders(folder: Path, plans: Mapping[str, ExportRecipe]) -> None:
     losses = run_scripts(folder, {name: (found.devices, by_sgd(found)) for name, found in plans.items()})
     for name, found in plans.items():
         assert losses[name] == pytest.approx(decoder_losses(folder, found), rel=1e-5), name

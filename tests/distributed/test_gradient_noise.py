@@ -13,7 +13,7 @@ from tests.forks.client import launch
 from torch import nn
 
 from trimaran.base.job import Job
-from trimaran.convergence.noise_scale import Observation
+from trimaran.convergence.noise_scale import StepNorms
 from trimaran.launch.world import World
 from trimaran.program.strategy import Strategy
 
@@ -43,7 +43,7 @@ FOUR_RANKS = [
 ]
 
 
-def observe_all(world: World, runs: list[Run]) -> list[tuple[Observation, ...]]:
+def observe_all(world: World, runs: list[Run]) -> list[tuple[StepNorms, ...]]:
     """What each run notes, asked for in the middle and at the end."""
     found = []
     for run in runs:
@@ -96,7 +96,7 @@ def test_norms_as_the_optimizer_scales_them(tmp_path: Path) -> None:
     assert all(one.scaled is None for one in (*shared, *plain))
 
 
-def _observe_plainly(job: Job, strategy: Strategy, steps: int = STEPS) -> Iterator[Observation]:
+def _observe_plainly(job: Job, strategy: Strategy, steps: int = STEPS) -> Iterator[StepNorms]:
     torch.manual_seed(job.seed)
     dtype = torch.float64 if job.precision == "fp64" else torch.float32
     model = job.model().to(dtype)
@@ -112,7 +112,7 @@ def _observe_plainly(job: Job, strategy: Strategy, steps: int = STEPS) -> Iterat
         pieces = [torch.autograd.grad(loss / total, trained, allow_unused=True) for loss, _ in sums]
         for parameter, *gradients in zip(trained, *pieces, strict=True):
             parameter.grad = None if gradients[0] is None else torch.stack(gradients).sum(0)
-        yield Observation(
+        yield StepNorms(
             step=number,
             samples=len(indices),
             share=sum((weight / total) ** 2 for _, weight in sums),

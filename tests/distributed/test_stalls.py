@@ -19,7 +19,7 @@ from trimaran.features.diagnose.stalls import as_observed, summed_bytes
 from trimaran.graph.capture.capture import capture
 from trimaran.measure.observe.analysis import measure_handover
 from trimaran.measure.stalls.findings import StallFindings, analyse_stalls
-from trimaran.measure.stalls.steps import CLASSES, Split
+from trimaran.measure.stalls.steps import CLASSES, StepSplit
 from trimaran.planning.requests import parse_link
 from trimaran.pricing.curves import at_size
 from trimaran.program.lowering.lower import lower, lower_evaluation
@@ -57,7 +57,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Sta
     return {name: analyse_stalls(program, pair) for name, pair in zip(JOBS, zip(one, other, strict=True), strict=True)}
 
 
-def added(to: Split, by: Split) -> dict[str, float]:
+def added(to: StepSplit, by: StepSplit) -> dict[str, float]:
     """What a split has more than another one, by class, in shares of the delay."""
     pairs = zip(CLASSES, astuple(by), astuple(to), strict=True)
     return {name: (after - before) / STEP_S for name, after, before in pairs}

@@ -32,7 +32,7 @@ from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Strategy, needs_graph
 from trimaran.runtime.whole_state import WholeState
-from trimaran.trial.compare import DIFFERS, Examiner, Step, Verified
+from trimaran.trial.compare import DIFFERS, ComparedStep, Examiner, Verified
 from trimaran.trial.trial import STEPS, _examined, try_plan
 
 REPLICAS = builders.strategy(dp=2)
@@ -232,13 +232,13 @@ class Poor(Examiner):
     def __init__(self) -> None:
         super().__init__(_job(), REPLICAS, "cpu")
 
-    def _examine(self, step: Step) -> None:
+    def _examine(self, step: ComparedStep) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 def test_memory_that_one_process_lacks_makes_a_plan_not_verified() -> None:
     state = WholeState()
-    found = _examined(Poor(), Step(before=state, after=state, states=(), epoch=0, index=0))
+    found = _examined(Poor(), ComparedStep(before=state, after=state, states=(), epoch=0, index=0))
     assert "out of memory" in found.reason
 
 

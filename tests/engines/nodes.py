@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import EnvironmentProblem
-from trimaran.emulation.links import Seat, rate_limited_network
+from trimaran.emulation.links import NamespaceSeat, rate_limited_network
 from trimaran.planning.requests import parse_link
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ class Node:
 
     name: str
     address: str
-    seat: Seat
+    seat: NamespaceSeat
     hosts: Path
     _boot: "subprocess.Popen[str] | None" = None
     _first: int = 0

@@ -231,7 +231,7 @@ def forked_ranks(by: Server) -> Iterator[None]:
 
     def start(
         number: int, folder: str, log: Path, environment: Mapping[str, str], seat: runtime.Seat | None
-    ) -> runtime._Rank:
+    ) -> runtime._StartedRank:
         if seat is not None or environment:
             return begin(number, folder, log, environment, seat)
         return _start(by, number, folder, log)
@@ -280,7 +280,7 @@ def _jobs(arguments: Any) -> Iterator[str]:
             yield from _jobs(one)
 
 
-def _start(by: Server, number: int, folder: str, log: Path) -> runtime._Rank:
+def _start(by: Server, number: int, folder: str, log: Path) -> runtime._StartedRank:
     """What `launch.supervise` does, with a fork."""
     ours, theirs = socket.socketpair()
     variables = {name: value for name, value in os.environ.items() if name not in runtime._NOT_INHERITED}
@@ -293,4 +293,4 @@ def _start(by: Server, number: int, folder: str, log: Path) -> runtime._Rank:
             environment={**runtime._DEFAULTS, **variables, **runtime._ENVIRONMENT},
             folder=folder_of_command() or ".",
         )
-    return runtime._Rank(number=number, process=process, connection=Connection(ours.detach()), log=log)
+    return runtime._StartedRank(number=number, process=process, connection=Connection(ours.detach()), log=log)

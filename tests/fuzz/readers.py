@@ -195,10 +195,10 @@ def _kept_workloads() -> Sequence[bytes]:
 
 
 def _read_kept(path: Path) -> object:
-    from trimaran.planning.tracing.request import Request
+    from trimaran.planning.tracing.request import TraceRequest
     from trimaran.planning.tracing.workloads import GRAPHS
 
-    request = Request(reference="digits", precision="fp32", optimizer="")
+    request = TraceRequest(reference="digits", precision="fp32", optimizer="")
     kept = GRAPHS.path(request)
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.unlink(missing_ok=True)
@@ -539,11 +539,11 @@ def _read_curve(path: Path) -> object:
 
 
 def _runs() -> Sequence[bytes]:
-    from trimaran.measure.convergence.runs import Run
+    from trimaran.measure.convergence.runs import TrainingRun
     from trimaran.program.json_files import to_plain
 
     runs = [
-        Run(
+        TrainingRun(
             end="reached",
             epochs=2.0,
             samples=2000,

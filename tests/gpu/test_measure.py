@@ -12,7 +12,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
 from trimaran.measure.calibration.devices import open_clock
 from trimaran.measure.costs import measure_costs
-from trimaran.measure.whole_model import Loader, WholeModel, make_stage
+from trimaran.measure.whole_model import BatchSupply, WholeModel, make_stage
 from trimaran.runtime.precision import place_model
 
 
@@ -42,7 +42,7 @@ def test_the_whole_model_runs_as_a_segment(name: str) -> None:
     place_model(made.model, precision=job.precision, device=DEVICE)
     world = World(device=DEVICE)
     stage = make_stage(job, made, world, "graph", "eager")
-    times = WholeModel(job, stage, Loader(job, job.dataset(), 8, DEVICE), 8, open_clock(world), DEVICE).run(2)
+    times = WholeModel(job, stage, BatchSupply(job, job.dataset(), 8, DEVICE), 8, open_clock(world), DEVICE).run(2)
     assert set(times) == {"load", "forward", "backward", "evaluation"}
     assert all(seconds > 0 for phase in times.values() for seconds in phase)
 
@@ -51,7 +51,7 @@ def test_the_whole_model_runs_as_a_segment(name: str) -> None:
 def test_batches_are_loaded_into_page_locked_memory_first() -> None:
     """So that the copy to the GPU runs beside the host, in a measurement as in a run."""
     job = zoo_job("cnn")
-    loader = Loader(job, job.dataset(), 8, DEVICE)
+    loader = BatchSupply(job, job.dataset(), 8, DEVICE)
     batch = loader.load()
     assert all(tensor.device == torch.device(DEVICE) for tensor in batch)
     assert next(loader._loaded).microbatch(0)[0].is_pinned()

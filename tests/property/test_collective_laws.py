@@ -10,7 +10,7 @@ from tests import builders
 from trimaran.machine.find import find_machine
 from trimaran.pricing.collectives.algorithms import algorithms, collective_cost
 from trimaran.pricing.collectives.formulas import OPERATIONS, ring_time
-from trimaran.pricing.collectives.links import Group
+from trimaran.pricing.collectives.links import DeviceGroup
 from trimaran.pricing.collectives.prediction import GRID, constants, prior_time
 
 MACHINES = ("dgx1-p100", "dgx1-v100", "dgx-a100", "hgx-h200", "8xl4", "8xrtx-4090")
@@ -36,7 +36,7 @@ def test_more_bytes_never_take_less_time(op: str, small: int, more: int, machine
 )
 def test_a_faster_link_never_takes_longer(op: str, devices: int, kind: str, rate: float, faster: float) -> None:
     """By physics, over all sizes; what measurements add depends on the kind of link, not on its rate."""
-    slow = Group(
+    slow = DeviceGroup(
         devices=devices,
         kind=kind,
         generation=4.0,

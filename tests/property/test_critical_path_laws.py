@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.property.test_simulator_laws import Case, cases
 
-from trimaran.planner.explanation.critical_path import Part, critical_path, parts_of
+from trimaran.planner.explanation.critical_path import TimeClass, critical_path, parts_of
 from trimaran.simulator.engine import simulate
 
 
@@ -26,4 +26,4 @@ def test_the_classes_sum_to_the_makespan(case: Case, at_once: int) -> None:
     assert sum(parts.values()) == pytest.approx(timeline.makespan_s)
     assert min(parts.values()) >= 0.0
     # Something is always under way: whatever starts does so at the instant that something else ends or passes a mark.
-    assert parts[Part.WAIT] == pytest.approx(0.0, abs=1e-9)
+    assert parts[TimeClass.WAIT] == pytest.approx(0.0, abs=1e-9)

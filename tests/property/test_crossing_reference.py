@@ -16,7 +16,7 @@ from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
 from trimaran.pricing.analytical.step_time import MachineExchange
 from trimaran.pricing.collectives.algorithms import crossing_cost
-from trimaran.pricing.collectives.links import Crossing
+from trimaran.pricing.collectives.links import LinkUse
 from trimaran.program.strategy import Axis, Degrees
 
 FEW_CARDS = ("1 ethernet-25g", "2 ib-hdr", "4 ib-hdr", "8 ib-ndr", "12 ib-ndr", "16 ib-ndr")
@@ -156,7 +156,7 @@ class Reference:
         return [end for card in cards for end in ((a, card, "up"), (b, card, "down"))]
 
 
-def told(found: frozenset[Crossing]) -> set[tuple[float, ...]]:
+def told(found: frozenset[LinkUse]) -> set[tuple[float, ...]]:
     return {
         (each.devices, len(each.local), each.nodes, each.cards, each.sharing, round(each.uplinks, 9)) for each in found
     }
@@ -268,7 +268,7 @@ def test_a_message_is_priced_by_its_slowest_crossing(machine: tuple[str, Referen
             op,
             2e8,
             machine=there,
-            crossing=Crossing(
+            crossing=LinkUse(
                 local=tuple(range(int(fullest))),
                 nodes=int(nodes),
                 cards=int(cards),

@@ -1,4 +1,4 @@
-"""Laws of a data-parallel step: its own clock says what the event engine says of the program, from first to last.
+"""Laws of a data-parallel step: it is as long as its program in the engine, from first to last.
 
 The first law builds the program by hand; it holds to rounding. The second lowers and prices a captured network as a
 plan does; it holds to 0.1 %, since a plan gives operations of the same content the mean of their costs, and torch's
@@ -20,7 +20,7 @@ from trimaran.planner.problem import assess, least, quick_bounds, split_for
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.pricing.exchange.costs import ExchangeOptions, handling_s, straggling
-from trimaran.pricing.exchange.frameworks import DDP, Recipe
+from trimaran.pricing.exchange.frameworks import DDP, ExchangeRecipe
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.types import Cost
 from trimaran.program.gradients import first_bucket_bytes
@@ -36,7 +36,7 @@ FORWARD_S, UPDATE_S = 1.0, 0.25
 MACHINES = {"dgx1-v100": 8, "dgx-a100:2": 16, "dgx1-v100:4@ethernet-10g": 32, "4xrtx-3090": 4}
 
 recipes = st.builds(
-    Recipe,
+    ExchangeRecipe,
     name=st.just("drawn"),
     first_bytes=st.sampled_from([0, 1 << 20]),
     bucket_bytes=st.sampled_from([0, 1 << 20, 25 << 20, 1 << 62]),
@@ -90,7 +90,7 @@ def jobs(draw: st.DrawFn) -> tuple[Workload, StepEstimate]:
 
 @given(job=jobs(), recipe=recipes, name=st.sampled_from(sorted(MACHINES)))
 def test_a_data_parallel_step_is_what_the_engine_makes_of_its_program(
-    job: tuple[Workload, StepEstimate], recipe: Recipe, name: str
+    job: tuple[Workload, StepEstimate], recipe: ExchangeRecipe, name: str
 ) -> None:
     work, estimate = job
     machine, devices = find_machine(name), MACHINES[name]

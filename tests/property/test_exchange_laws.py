@@ -1,4 +1,4 @@
-"""Laws of the exchange of gradients: what its own clock says is what the event engine says of the lowered program.
+"""Laws of the exchange of gradients: its calls run as those of the lowered program do.
 
 The program is what each rank of a data-parallel group runs: forward, backward with a mark where each call's gradients
 are complete, an all-reduce behind each mark, the update behind the last.
@@ -12,11 +12,18 @@ from hypothesis import strategies as st
 from tests import builders
 
 from trimaran.base.timeline import COMMUNICATION
-from trimaran.pricing.exchange.frameworks import Recipe
+from trimaran.pricing.exchange.frameworks import ExchangeRecipe
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program.types import Instruction, Kind, Mark, Program
 from trimaran.simulator.engine import simulate
-from trimaran.simulator.exchange_clock import Call, Exchanged, Ready, exchange_calls, fill_buckets, run_calls
+from trimaran.simulator.exchange import (
+    GradientCall,
+    GradientExchange,
+    ReadyGradient,
+    exchange_calls,
+    fill_buckets,
+    run_calls,
+)
 from trimaran.simulator.parameter_server import Path, Star, exchange_star
 
 # Sums of tens of floats near 1, in another order than the engine's.
@@ -26,15 +33,15 @@ times = st.floats(0.0, 2.0).map(lambda value: round(value, 3))
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> tuple[float, tuple[Call, ...]]:
+def calls(draw: st.DrawFn) -> tuple[float, tuple[GradientCall, ...]]:
     """A backward and calls that are ready within it, in order."""
     backward_s = draw(st.floats(0.5, 3.0).map(lambda value: round(value, 3)))
     places = sorted(draw(st.lists(st.floats(0.0, 1.0).map(lambda value: round(value, 3)), min_size=1, max_size=6)))
-    return backward_s, tuple(Call(place * backward_s, draw(times), draw(times)) for place in places)
+    return backward_s, tuple(GradientCall(place * backward_s, draw(times), draw(times)) for place in places)
 
 
 def lowered(
-    ranks: int, calls: tuple[Call, ...], backward_s: float, interference: float
+    ranks: int, calls: tuple[GradientCall, ...], backward_s: float, interference: float
 ) -> tuple[Program, ProgramCosts]:
     """The program of a group, and its costs."""
     group = tuple(range(ranks))
@@ -85,8 +92,8 @@ def lowered(
 
 
 @given(made=calls(), ranks=st.integers(2, 4), interference=st.sampled_from([1.0, 1.1, 1.5]))
-def test_the_clock_of_an_exchange_is_the_engines(
-    made: tuple[float, tuple[Call, ...]], ranks: int, interference: float
+def test_calls_of_an_exchange_run_as_those_of_its_program(
+    made: tuple[float, tuple[GradientCall, ...]], ranks: int, interference: float
 ) -> None:
     backward_s, wanted = made
     done = run_calls(wanted, backward_s=backward_s, interference=interference)
@@ -94,19 +101,19 @@ def test_the_clock_of_an_exchange_is_the_engines(
     assert 1.0 + done.end_s + 0.25 == pytest.approx(timeline.makespan_s, abs=TOLERANCE)
     ends = {span.instruction: span.end_s for span in timeline}
     assert 1.0 + done.backward_s == pytest.approx(ends["r0/0B0"], abs=TOLERANCE)
-    for number, span in enumerate(done.spans):
-        assert 1.0 + span.end_s == pytest.approx(ends[f"r0/AR#b{number}"], abs=TOLERANCE)
+    for number, end_s in enumerate(done.ends_s):
+        assert 1.0 + end_s == pytest.approx(ends[f"r0/AR#b{number}"], abs=TOLERANCE)
 
 
 @st.composite
-def tensors(draw: st.DrawFn) -> tuple[Ready, ...]:
+def tensors(draw: st.DrawFn) -> tuple[ReadyGradient, ...]:
     """Gradients in the order in which they are complete, within a backward of one second."""
     places = sorted(draw(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12)))
-    return tuple(Ready(number, draw(st.integers(1, 50)), place) for number, place in enumerate(places))
+    return tuple(ReadyGradient(number, draw(st.integers(1, 50)), place) for number, place in enumerate(places))
 
 
 recipes = st.builds(
-    Recipe,
+    ExchangeRecipe,
     name=st.just("drawn"),
     first_bytes=st.sampled_from([0, 5]),
     bucket_bytes=st.sampled_from([0, 20, 60, 1 << 40]),
@@ -119,32 +126,37 @@ recipes = st.builds(
 )
 
 
-def exchanged(gradients: tuple[Ready, ...], recipe: Recipe, bytes_per_s: float) -> Exchanged:
+def exchanged(gradients: tuple[ReadyGradient, ...], recipe: ExchangeRecipe, bytes_per_s: float) -> GradientExchange:
     return exchange_calls(gradients, recipe, lambda nbytes: (0.0, nbytes / bytes_per_s), backward_s=1.0)
 
 
 @given(gradients=tensors(), recipe=recipes)
 def test_every_gradient_is_exchanged_once_and_not_before_it_is_complete(
-    gradients: tuple[Ready, ...], recipe: Recipe
+    gradients: tuple[ReadyGradient, ...], recipe: ExchangeRecipe
 ) -> None:
     done = exchanged(gradients, recipe, 100.0)
     places = [place for call in done.calls for place in call.gradients]
     assert sorted(places) == [ready.gradient for ready in gradients]
-    for call, span in zip(done.calls, done.spans, strict=True):
+    starts_s = [end_s - call.seconds for call, end_s in zip(done.calls, done.ends_s, strict=True)]
+    for call, start_s in zip(done.calls, starts_s, strict=True):
         complete_s = max(gradients[place].ready_s for place in call.gradients)
-        assert span.start_s >= complete_s - TOLERANCE
-    for earlier, later in zip(done.spans, done.spans[1:], strict=False):
-        assert later.start_s >= earlier.end_s - TOLERANCE
+        assert start_s >= complete_s - TOLERANCE
+    for end_s, start_s in zip(done.ends_s, starts_s[1:], strict=False):
+        assert start_s >= end_s - TOLERANCE
 
 
 @given(gradients=tensors(), recipe=recipes, factor=st.floats(1.0, 8.0))
-def test_more_bandwidth_is_never_slower(gradients: tuple[Ready, ...], recipe: Recipe, factor: float) -> None:
+def test_more_bandwidth_is_never_slower(
+    gradients: tuple[ReadyGradient, ...], recipe: ExchangeRecipe, factor: float
+) -> None:
     slow, fast = exchanged(gradients, recipe, 50.0), exchanged(gradients, recipe, 50.0 * factor)
     assert fast.end_s <= slow.end_s + TOLERANCE
 
 
 @given(gradients=tensors(), recipe=recipes)
-def test_buckets_keep_the_order_and_reach_their_size(gradients: tuple[Ready, ...], recipe: Recipe) -> None:
+def test_buckets_keep_the_order_and_reach_their_size(
+    gradients: tuple[ReadyGradient, ...], recipe: ExchangeRecipe
+) -> None:
     buckets = fill_buckets(gradients, recipe)
     assert [ready for bucket in buckets for ready in bucket] == list(gradients)
     for number, bucket in enumerate(buckets[:-1]):
@@ -184,7 +196,7 @@ def owned(rates: dict[str, float], owners: tuple[str, ...], latency_s: float, wo
     factor=st.floats(1.0, 100.0),
 )
 def test_more_of_anything_is_never_slower_with_owners(
-    gradients: tuple[Ready, ...], owners: list[str], rates: list[float], what: str, factor: float
+    gradients: tuple[ReadyGradient, ...], owners: list[str], rates: list[float], what: str, factor: float
 ) -> None:
     """In order of arrival it was not so: 5 of 400 drawn machines were up to 2 % slower with a faster link."""
     of = tuple(owners[: len(gradients)])
@@ -194,4 +206,4 @@ def test_more_of_anything_is_never_slower_with_owners(
     before = exchange_star(gradients, owned(slow, of, 0.01, 1.0), backward_s=1.0)
     after = exchange_star(gradients, owned(fast, of, 0.01 / times["latency"], times["work"]), backward_s=1.0)
     assert after.end_s <= before.end_s + TOLERANCE
-    assert [span.end_s for span in after.spans] == sorted(span.end_s for span in after.spans)
+    assert list(after.ends_s) == sorted(after.ends_s)

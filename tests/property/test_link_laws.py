@@ -16,7 +16,7 @@ from trimaran.machine.types import Machine
 from trimaran.pricing.analytical.shapes import gpt_shape
 from trimaran.pricing.analytical.step_time import (
     MachineExchange,
-    Program,
+    TransformerProgram,
     placed,
     rank_traffic,
     step_constants,
@@ -24,7 +24,7 @@ from trimaran.pricing.analytical.step_time import (
 )
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.formulas import OPERATIONS
-from trimaran.pricing.collectives.links import Crossing, cards_of, crossing_of, group_crossings, message_crossings
+from trimaran.pricing.collectives.links import LinkUse, cards_of, crossing_of, group_crossings, message_crossings
 from trimaran.program.strategy import Axis, Degrees, devices_of_ranks
 
 FABRICS = ("ethernet-1g", "ethernet-10g", "ethernet-25g", "ethernet-100g")
@@ -32,7 +32,7 @@ SHAPE = gpt_shape(layers=24, hidden=2304, heads=24, vocabulary=51200)
 MACHINES = st.sampled_from(("dgx-h100", "dgx-a100", "dgx1-v100", "p3.16xlarge", "4xv100"))
 
 
-def slowly(members: list[list[int]], machine: Machine) -> set[Crossing]:
+def slowly(members: list[list[int]], machine: Machine) -> set[LinkUse]:
     """Every group of a machine one by one, and the cards of every node counted."""
     each = machine.node.devices
     count = (machine.fabric or (0, None))[0]
@@ -54,7 +54,7 @@ def slowly(members: list[list[int]], machine: Machine) -> set[Crossing]:
     return found
 
 
-def essence(found: Crossing) -> tuple[int, int, int, int]:
+def essence(found: LinkUse) -> tuple[int, int, int, int]:
     return len(found.local), found.nodes, found.cards, found.sharing
 
 
@@ -136,7 +136,7 @@ def test_a_step_that_crosses_nodes_takes_longer_on_each_slower_fabric(
         transformer_step(
             SHAPE,
             degrees,
-            Program(),
+            TransformerProgram(),
             device=machine.node.device,
             exchange=MachineExchange(machine, ranks=degrees.devices, year=2024.0),
             constants=step_constants(),
@@ -174,7 +174,7 @@ def step_seconds(machine: Machine, degrees: Degrees) -> float:
     return transformer_step(
         SHAPE,
         degrees,
-        Program(),
+        TransformerProgram(),
         device=machine.node.device,
         exchange=MachineExchange(machine, ranks=degrees.devices, year=2024.0),
         constants=step_constants(),
@@ -299,7 +299,7 @@ def test_an_order_without_a_machine_to_price_it_on_is_refused() -> None:
         transformer_step(
             SHAPE,
             degrees,
-            Program(),
+            TransformerProgram(),
             device=find_machine("dgx-h100").node.device,
             exchange=lambda op, nbytes, members, near: 0.0,
             constants=step_constants(),

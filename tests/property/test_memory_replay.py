@@ -28,7 +28,7 @@ from trimaran.networks.googlenet_inception import GoogLeNet
 from trimaran.networks.gpt import Gpt2
 from trimaran.networks.resnet import ResNet
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
-from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, MemoryStep, Recipe
+from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, MemoryStep, RecomputeRecipe
 from trimaran.program.types import Kind
 from trimaran.simulator.memory import MemoryRun, live_bytes, simulate_memory
 
@@ -124,7 +124,7 @@ def _random_steps(
 
 def _with_recipes(trace: StepTrace, steps: list[MemoryStep]) -> MemoryPlan:
     """Recipes from what is there at each recompute; a storage that has none is kept."""
-    recipes: dict[int, Recipe] = {}
+    recipes: dict[int, RecomputeRecipe] = {}
     moved = {step.storage for step in steps}
     for place, step in enumerate(steps):
         if step.kind != Kind.RECOMPUTE:

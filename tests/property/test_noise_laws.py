@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimaran.convergence.curve import fit_curve
-from trimaran.convergence.noise_scale import Observation, estimate_noise_scale
+from trimaran.convergence.noise_scale import StepNorms, estimate_noise_scale
 from trimaran.convergence.single_run import RateSchedule, predict_b_crit
 from trimaran.convergence.types import CurveTable, Point
 
@@ -37,7 +37,7 @@ class Training:
     """A simulated one: samples that it needed, and what its steps noted."""
 
     samples: float
-    observations: tuple[Observation, ...]
+    observations: tuple[StepNorms, ...]
 
 
 def noise_at(loss: float, first: float, growth: float) -> float:
@@ -66,7 +66,7 @@ def train(
         halves = exact * (1 + math.sqrt(2 * c / batch) * generator.standard_normal((2, 32))) / 2
         change, factors = move(halves.sum(axis=0), exact, c / batch)
         seen.append(
-            Observation(
+            StepNorms(
                 step=step,
                 samples=batch,
                 share=0.5,

@@ -18,7 +18,7 @@ from trimaran.placement import exact
 from trimaran.placement.check import check
 from trimaran.placement.list_scheduling import list_schedule
 from trimaran.placement.problem import Flat, Placement, PlacementNode, PlacementProblem, Wire, flatten
-from trimaran.placement.schedule import Layout
+from trimaran.placement.schedule import NodeSchedule
 from trimaran.placement.solve import place
 from trimaran.placement.stages import Core, filled_up, flat_of, put_back, stages, with_ends, without
 
@@ -276,7 +276,7 @@ def in_order(count: int, edges: list[tuple[int, int]]) -> list[int]:
     return order
 
 
-def solved(flat: Flat) -> Layout:
+def solved(flat: Flat) -> NodeSchedule:
     """The best schedule, or one of no length."""
     start = list_schedule(flat)
     return exact.solve(flat, start, wall_s=20.0, work=20.0, seed=0).layout or start

@@ -7,7 +7,7 @@ from tests import builders
 
 from trimaran.machine.find import find_machine
 from trimaran.pricing.analytical.shapes import gpt_shape
-from trimaran.pricing.analytical.step_time import MachineExchange, Program, step_constants, transformer_step
+from trimaran.pricing.analytical.step_time import MachineExchange, TransformerProgram, step_constants, transformer_step
 from trimaran_studies.validation.measurement import Row
 from trimaran_studies.validation.memory import answer_memory
 from trimaran_studies.validation.model_parallel import answer_model_parallel
@@ -199,7 +199,7 @@ def test_utilization_of_networks_of_up_to_a_trillion_parameters(
         step = transformer_step(
             shape,
             degrees,
-            Program(precision="fp16", attention="math", overlaps=False, gradient_bytes=2, year=2021.5),
+            TransformerProgram(precision="fp16", attention="math", overlaps=False, gradient_bytes=2, year=2021.5),
             device=machine.node.device,
             exchange=MachineExchange(machine, ranks=degrees.devices, year=2021.5),
             constants=step_constants(),

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from trimaran.cli import app
 from trimaran.features.export import launching, request_for
 from trimaran.features.export.accelerate import to_accelerate
-from trimaran.features.export.launching import Launch, check_network, check_target, launch_of
+from trimaran.features.export.launching import ExportLaunch, check_network, check_target, launch_of
 from trimaran.features.export.pytorch import to_pytorch
-from trimaran.features.export.recipe import Recipe, Stage
+from trimaran.features.export.recipe import ExportRecipe, ExportStage
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.features.rehearse.ask import answer, ask
 from trimaran.machine.catalog import find_device
@@ -44,21 +44,21 @@ WRITERS = {"pytorch": to_pytorch, "accelerate": to_accelerate, "torchtitan": to_
 BLOCK = 512
 
 
-def recipe(**settings: Any) -> Recipe:
+def recipe(**settings: Any) -> ExportRecipe:
     """Of microbatches of one sequence, in bf16, on the decoder like Llama."""
     shape, pp = settings.pop("shape", LLAMA), settings.get("pp", 1)
     settings = {"microbatches": 1, "precision": "bf16", "job": "tiny", "sequence_length": 64} | settings
-    even = (Stage(modules=(), layers=shape.layers // pp),) * pp
+    even = (ExportStage(modules=(), layers=shape.layers // pp),) * pp
     batch = settings.get("dp", 1) * settings["microbatches"]
     stages = even if pp > 1 else ()
-    return Recipe(global_batch_size=batch, microbatch=1, stages=stages, shape=shape, **settings)
+    return ExportRecipe(global_batch_size=batch, microbatch=1, stages=stages, shape=shape, **settings)
 
 
-def launched(found: Recipe, target: str) -> Launch:
+def launched(found: ExportRecipe, target: str) -> ExportLaunch:
     return launch_of(found, WRITERS[target](found), steps=2)
 
 
-def rehearsed(folder: Path, launch: Launch, ranks: str) -> Rehearsal:
+def rehearsed(folder: Path, launch: ExportLaunch, ranks: str) -> Rehearsal:
     for name, text in launch.files.items():
         (folder / name).write_text(text)
     script = folder / launch.script
@@ -98,7 +98,7 @@ MORE_EXPORTS = {
 }
 
 
-def check(folder: Path, export: tuple[Recipe, str, str]) -> None:
+def check(folder: Path, export: tuple[ExportRecipe, str, str]) -> None:
     found, target, ranks = export
     told = rehearsed(folder, launched(found, target), ranks)
     shape = found.shape
@@ -139,7 +139,7 @@ def test_torchtitan_trains_by_its_whole_configuration(tmp_path: Path, settings: 
     launch = launched(found, "torchtitan")
     # The network that torchtitan tries things with, in place of one that takes half a minute.
     small = {name: text.replace('("8B")', '("debugmodel")') for name, text in launch.files.items()}
-    told = rehearsed(tmp_path, Launch(files=small, script=launch.script, arguments=(), ranks=launch.ranks), "0")
+    told = rehearsed(tmp_path, ExportLaunch(files=small, script=launch.script, arguments=(), ranks=launch.ranks), "0")
     parts = told.ranks[0].parts_bytes
     assert parts["optimizer"] == pytest.approx(2 * parts["parameter"], rel=0.02)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.rehearsal.side_by_side import Job, marked_lines, rehearse, summary
 
-from trimaran.rehearsal.agreement import Agreement, agree
+from trimaran.rehearsal.agreement import AgreementReport, agree
 from trimaran.rehearsal.record import Record
 
 FOLDER = Path(__file__).with_name("faults")
@@ -52,7 +52,7 @@ def records(name: str, request: pytest.FixtureRequest) -> dict[str, list[Record]
     return found
 
 
-def said(answer: Agreement, records: list[Record]) -> str:
+def said(answer: AgreementReport, records: list[Record]) -> str:
     return "\n".join([*(f"{finding.kind}: {finding.text}" for finding in answer.findings), summary(records)])
 
 

@@ -17,7 +17,7 @@ from tests.rehearsal.rehearsing import rehearse_rank
 
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.rehearsal import launch
-from trimaran.rehearsal.launch import MARK, RankRun, run_ranks
+from trimaran.rehearsal.launch import MARK, EndedRank, run_ranks
 from trimaran.rehearsal.request import Gpu, RankRequest
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def requests(
     ]
 
 
-def run(folder: Path, code: str, *, at_once: int = 2, **options: Any) -> list[RankRun]:
+def run(folder: Path, code: str, *, at_once: int = 2, **options: Any) -> list[EndedRank]:
     """Run a script as every rank."""
     return run_ranks(requests(folder, code, **options), folder=folder, at_once=at_once, worker=WORKER)
 

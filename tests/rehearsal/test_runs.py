@@ -10,7 +10,7 @@ import trimaran
 from trimaran.features.rehearse import runs
 from trimaran.features.rehearse.runs import Question, Rehearsed, rehearse_ranks
 from trimaran.features.rehearse.target import find_target
-from trimaran.rehearsal.launch import RankRun
+from trimaran.rehearsal.launch import EndedRank
 from trimaran.rehearsal.record import Record
 
 STAGES = """
@@ -92,7 +92,7 @@ def test_logs_are_kept_where_they_are_asked_for(tmp_path: Path) -> None:
 def test_the_limit_goes_to_every_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
-    def run_ranks(requests: list[runs.RankRequest], **_: object) -> list[RankRun]:
+    def run_ranks(requests: list[runs.RankRequest], **_: object) -> list[EndedRank]:
         asked.extend(request.most_seconds for request in requests)
         raise InterruptedError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from trimaran.rehearsal.launch import RankRun, run_ranks
+from trimaran.rehearsal.launch import EndedRank, run_ranks
 from trimaran.rehearsal.memory import read_memory
 from trimaran.rehearsal.request import Gpu, RankRequest
 
@@ -34,7 +34,7 @@ CASES = msgspec.convert(tomllib.loads((SCRIPTS / "corpus.toml").read_text()), di
 IN_DEFAULT_SUITE = ("ddp_gpt_amp", "tp_sp_fsdp2")
 
 
-def rehearsed(name: str, case: Case, world: int, folder: Path) -> list[RankRun]:
+def rehearsed(name: str, case: Case, world: int, folder: Path) -> list[EndedRank]:
     ranks = case.by_world.get(str(world), case.ranks)
     requests = [
         RankRequest(
@@ -56,7 +56,7 @@ def rehearsed(name: str, case: Case, world: int, folder: Path) -> list[RankRun]:
     return run_ranks(requests, folder=folder)
 
 
-def check(runs: Sequence[RankRun], lines: Sequence[str]) -> None:
+def check(runs: Sequence[EndedRank], lines: Sequence[str]) -> None:
     for run in runs:
         assert run.status == 0, run.printed[-4000:]
         assert run.record.end.how in ("finished", "exit"), run.record.end

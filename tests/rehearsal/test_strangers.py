@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from tests.rehearsal.rehearsing import rehearse_rank
 
-from trimaran.rehearsal.record import Await, Issue, Mark, Run, Step, Wait
+from trimaran.rehearsal.record import Await, EventMark, Issue, Run, Step, Wait
 
 pytestmark = pytest.mark.usefixtures("_forked_rehearsals")
 
@@ -702,7 +702,7 @@ def test_a_graph_repeats_kernels_collectives_and_waits(tmp_path: Path) -> None:
         record = rehearse_rank(tmp_path / "train.py", folder=tmp_path, world=2)
         kinds = [type(event) for event in record.events]
         waits = {event.collective for event in record.events if isinstance(event, Wait)}
-        marks = [event.event for event in record.events if isinstance(event, Mark)]
+        marks = [event.event for event in record.events if isinstance(event, EventMark)]
         waited = {event.event for event in record.events if isinstance(event, Await)}
         batches = [one.coalesced for one in record.collectives if one.coalesced >= 0]
         assert waits == set(range(len(record.collectives)))

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import trimaran
 from trimaran.cli import app
-from trimaran.rehearsal.real.one_process import Layout, Unmatched, joined, put_together, told
-from trimaran.rehearsal.real.watch import Share
+from trimaran.rehearsal.real.one_process import TensorLayout, Unmatched, joined, put_together, told
+from trimaran.rehearsal.real.watch import TensorShare
 
 pytestmark = pytest.mark.usefixtures("_forked_rehearsals")
 
@@ -75,13 +75,13 @@ def test_parts_make_the_whole_and_copies_must_agree(dim: int, sizes: list[int], 
         place = tuple(at if axis == dim else 0 for axis in range(3))
         parts.append((place, whole.narrow(dim, at, size)))
         at += size
-    known = [{"w": Share(values, tuple(shape), place)} for place, values in (*parts, parts[0])]
-    layout = Layout(tuple((rank, "w", share["w"].offset or ()) for rank, share in enumerate(known)))
+    known = [{"w": TensorShare(values, tuple(shape), place)} for place, values in (*parts, parts[0])]
+    layout = TensorLayout(tuple((rank, "w", share["w"].offset or ()) for rank, share in enumerate(known)))
     found, unlike = put_together(layout, known, tuple(shape), limit=0.0)
     assert not unlike
     assert found is not None
     assert torch.equal(found, whole)
-    known[-1] = {"w": Share(parts[0][1] + 1, tuple(shape), parts[0][0])}
+    known[-1] = {"w": TensorShare(parts[0][1] + 1, tuple(shape), parts[0][0])}
     assert put_together(layout, known, tuple(shape), limit=1e-6) == (None, (0, len(sizes)))
 
 

@@ -23,7 +23,7 @@ import torch
 
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.files import is_file
-from trimaran.checkpoint_files.content import Content, Form, Group, Member, OptimizerContent
+from trimaran.checkpoint_files.content import Content, Form, Member, OptimizerContent, OptimizerGroup
 
 MOST_BYTES = 256 * 2**20
 """Of a pickle [bytes]."""
@@ -299,9 +299,9 @@ def _optimizer(value: dict[str, Any], read: Callable[[torch.Tensor], torch.Tenso
     def read_state(member: Member, key: str) -> torch.Tensor:
         return read(states[member][key])
 
-    def group(plain: dict[str, Any]) -> Group:
+    def group(plain: dict[str, Any]) -> OptimizerGroup:
         options = {key: read(one) if isinstance(one, torch.Tensor) else one for key, one in plain.items()}
-        return Group(options=options, members=tuple(options.pop("params")))
+        return OptimizerGroup(options=options, members=tuple(options.pop("params")))
 
     return OptimizerContent(
         states={

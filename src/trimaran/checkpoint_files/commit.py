@@ -46,7 +46,7 @@ from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
 from trimaran.base.files import entries, looked_at
 from trimaran.base.system import reason_of
-from trimaran.checkpoint_files.disk import Bytes, Found, LocalDisk, Reading, Writing, read_bounded
+from trimaran.checkpoint_files.disk import Bytes, DirectoryEntry, LocalDisk, OpenFile, Writing, read_bounded
 
 BLOCK_BYTES = 16 * 2**20
 """A file has one checksum for each block."""
@@ -526,7 +526,7 @@ class Store:
                     return name
         raise ExecutionError("no name is free")
 
-    def _named(self) -> dict[str, Found]:
+    def _named(self) -> dict[str, DirectoryEntry]:
         """What may be a checkpoint, by name: directories, links, and what cannot be looked at."""
         try:
             found = self._disk.list(self.folder)
@@ -627,7 +627,7 @@ class Store:
     def _compare(self, path: Path, entries: Sequence[FileEntry], *, from_disk: bool) -> list[Fault]:
         """What differs from the checksums, block by block, several at a time."""
         with contextlib.ExitStack() as opened:
-            blocks: list[tuple[FileEntry, Reading, int]] = []
+            blocks: list[tuple[FileEntry, OpenFile, int]] = []
             faults = []
             for entry in entries:
                 try:
@@ -964,7 +964,7 @@ def _remove_directory(disk: LocalDisk, path: Path) -> None:
     disk.remove_directory(path)
 
 
-def _compare_block(entry: FileEntry, file: Reading, number: int) -> str | None:
+def _compare_block(entry: FileEntry, file: OpenFile, number: int) -> str | None:
     offset = number * BLOCK_BYTES
     size = min(BLOCK_BYTES, entry.size - offset)
     block = _thread_buffer(size)

@@ -26,7 +26,7 @@ from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.precision import dtype_name
 from trimaran.base.system import reason_of
-from trimaran.checkpoint_files.disk import LocalDisk, Reading
+from trimaran.checkpoint_files.disk import LocalDisk, OpenFile
 
 PIECE_BYTES = 16 * 2**20
 """Largest piece of a stream, and of what is read at once for a slice."""
@@ -146,7 +146,7 @@ class TensorFile:
     def __init__(self, path: str | Path, *, disk: LocalDisk | None = None) -> None:
         self._path = Path(path)
         try:
-            self._file: Reading = (LocalDisk() if disk is None else disk).open(self._path)
+            self._file: OpenFile = (LocalDisk() if disk is None else disk).open(self._path)
         except OSError as error:
             self._refuse(f"it cannot be read: {reason_of(error)}")
         try:
@@ -246,7 +246,7 @@ class TensorFile:
                 wanted[number : number + rows] = read.view(rows, row)[:, :stretch]
         return found
 
-    def _read_header(self) -> tuple[int, dict[str, "_Entry"], dict[str, str]]:
+    def _read_header(self) -> tuple[int, dict[str, "_TensorHeader"], dict[str, str]]:
         length = memoryview(bytearray(8))
         self._read(length, 0)
         size = int.from_bytes(length, "little")
@@ -259,7 +259,7 @@ class TensorFile:
             metadata = msgspec.convert(plain.pop("__metadata__", None) or {}, dict[str, str], strict=True)
             entries = {
                 name: _of_elements(name, entry)
-                for name, entry in msgspec.convert(plain, dict[str, _Entry], strict=True).items()
+                for name, entry in msgspec.convert(plain, dict[str, _TensorHeader], strict=True).items()
             }
             _check_places(entries, self._file.size - 8 - size)
         except TrimaranError as error:
@@ -268,7 +268,7 @@ class TensorFile:
             self._refuse(str(error))
         return 8 + size, entries, metadata
 
-    def _entry(self, name: str) -> "_Entry":
+    def _entry(self, name: str) -> "_TensorHeader":
         entry = self._entries.get(name)
         if entry is None:
             self._refuse(f"it has no tensor {name!a}")
@@ -295,13 +295,13 @@ class TensorFile:
 _Size = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
 
-class _Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class _TensorHeader(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     dtype: str
     shape: Annotated[list[_Size], msgspec.Meta(max_length=64)]
     data_offsets: tuple[_Size, _Size]
 
 
-def _of_elements(name: str, entry: _Entry) -> _Entry:
+def _of_elements(name: str, entry: _TensorHeader) -> _TensorHeader:
     """An entry whose shape counts elements of torch's dtype."""
     if entry.dtype not in _DTYPES:
         raise ValueError(f"{name!a} has the dtype {entry.dtype!a}, which is not known")
@@ -311,10 +311,10 @@ def _of_elements(name: str, entry: _Entry) -> _Entry:
         return entry
     if not entry.shape or entry.shape[-1] % 2:
         raise ValueError(f"{name!a} of dtype F4 has an odd number of elements in its last dim")
-    return _Entry(entry.dtype, [*entry.shape[:-1], entry.shape[-1] // 2], entry.data_offsets)
+    return _TensorHeader(entry.dtype, [*entry.shape[:-1], entry.shape[-1] // 2], entry.data_offsets)
 
 
-def _check_places(entries: Mapping[str, _Entry], size: int) -> None:
+def _check_places(entries: Mapping[str, _TensorHeader], size: int) -> None:
     """Whether the tensors lie one after the other, each as large as its shape says, up to the end of the file."""
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):

@@ -51,7 +51,7 @@ class Form(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class OptimizerGroup:
     """A group of an optimizer.
 
     Attributes:
@@ -75,7 +75,7 @@ class OptimizerContent:
     """
 
     states: Mapping[Member, Mapping[str, Any]]
-    groups: tuple[Group, ...]
+    groups: tuple[OptimizerGroup, ...]
     read: Callable[[Member, str], torch.Tensor]
     incomplete: str = ""
 

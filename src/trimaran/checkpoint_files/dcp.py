@@ -24,7 +24,7 @@ import torch
 from trimaran.base.errors import CorruptDataError, InputError
 from trimaran.base.files import is_file
 from trimaran.checkpoint_files.archives import MOST_BYTES, check_pickle, copied, guarded, load_archive
-from trimaran.checkpoint_files.content import Content, Form, Group, Member, OptimizerContent
+from trimaran.checkpoint_files.content import Content, Form, Member, OptimizerContent, OptimizerGroup
 from trimaran.checkpoint_files.disk import LocalDisk, read_bounded
 
 METADATA = ".metadata"
@@ -345,11 +345,11 @@ def _optimizer(directory: _Directory, kept: Mapping[tuple[str | int, ...], str],
     return OptimizerContent(states=states, groups=groups, read=lambda member, key: directory.tensor(keys[member, key]))
 
 
-def _group(directory: _Directory, options: dict[str, Any]) -> Group:
+def _group(directory: _Directory, options: dict[str, Any]) -> OptimizerGroup:
     members = options.pop("params", None)
     if not isinstance(members, list) or not all(isinstance(one, str | int) for one in members):
         directory.refuse("a group of the optimizer has no names of parameters")
-    return Group(options=options, members=tuple(members))
+    return OptimizerGroup(options=options, members=tuple(members))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ Kind = Literal["file", "directory", "link", "other"]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DirectoryEntry:
     """An entry of a directory.
 
     Attributes:
@@ -61,7 +61,7 @@ class Writing:
         os.close(self._descriptor)
 
 
-class Reading:
+class OpenFile:
     """A regular file that is open for reading; `size` is what it had when it was opened [bytes]."""
 
     def __init__(self, descriptor: int, size: int) -> None:
@@ -134,7 +134,7 @@ class LocalDisk:
         """Remove an empty directory."""
         path.rmdir()
 
-    def list(self, path: Path, *, follow: bool = False) -> list[Found]:
+    def list(self, path: Path, *, follow: bool = False) -> list[DirectoryEntry]:
         """The entries of a directory, in the order of their names.
 
         Args:
@@ -150,13 +150,13 @@ class LocalDisk:
                 except OSError as error:
                     # What was removed meanwhile is not there; all else is, whatever it is.
                     if not isinstance(error, FileNotFoundError) or name in os.listdir(descriptor):  # noqa: PTH208
-                        found.append(Found(name, "other", problem=reason_of(error)))
+                        found.append(DirectoryEntry(name, "other", problem=reason_of(error)))
                     continue
                 kind = _KINDS.get(stat.S_IFMT(status.st_mode), "other")
-                found.append(Found(name, kind, status.st_size if kind == "file" else 0))
+                found.append(DirectoryEntry(name, kind, status.st_size if kind == "file" else 0))
         return found
 
-    def open(self, path: Path) -> Reading:
+    def open(self, path: Path) -> OpenFile:
         """Open a regular file, which is no link; `OSError` with ELOOP or EINVAL where it is something else."""
         # A pipe would block until somebody writes to it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -164,7 +164,7 @@ class LocalDisk:
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file")
-        return Reading(descriptor, status.st_size)
+        return OpenFile(descriptor, status.st_size)
 
     def free_bytes(self, path: Path) -> int:
         """What this process may still write below a directory, or its nearest parent that exists [bytes]."""

@@ -322,10 +322,9 @@ def by_numbers(optimizer: OptimizerContent) -> dict[str, Any]:
         optimizer: with groups
 
     Example:
-        >>> from trimaran.checkpoint_files.content import Group
-        >>> kept = OptimizerContent(
-        ...     states={"head": {"step": 3}}, groups=(Group(options={"lr": 0.1}, members=("body", "head")),), read=print
-        ... )
+        >>> from trimaran.checkpoint_files.content import OptimizerGroup
+        >>> group = OptimizerGroup(options={"lr": 0.1}, members=("body", "head"))
+        >>> kept = OptimizerContent(states={"head": {"step": 3}}, groups=(group,), read=print)
         >>> by_numbers(kept)
         {'state': {1: {'step': 3}}, 'param_groups': [{'lr': 0.1, 'params': [0, 1]}]}
     """

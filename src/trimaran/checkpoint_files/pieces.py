@@ -31,7 +31,7 @@ Region = tuple[slice, ...]
 """A box of a piece, with a slice for each dim."""
 
 
-class Source(Protocol):
+class PieceSource(Protocol):
     """Where pieces are read from.
 
     Attributes:
@@ -341,7 +341,7 @@ class Want(NamedTuple):
     area: Area = WHOLE
 
 
-def fill(want: Want, entry: Entry, source: Source) -> None:
+def fill(want: Want, entry: Entry, source: PieceSource) -> None:
     """Put what is wanted of a tensor together.
 
     Args:
@@ -391,7 +391,7 @@ def put(whole: torch.Tensor, entry: Entry, piece: torch.Tensor, area: Area) -> N
         whole[here].copy_(piece[there])
 
 
-def fill_from(source: Source, wants: Sequence[Want], table: Mapping[What, Entry]) -> None:
+def fill_from(source: PieceSource, wants: Sequence[Want], table: Mapping[What, Entry]) -> None:
     """Fill tensors one by one, each from the pieces that have some of it.
 
     Args:

@@ -132,8 +132,8 @@ def _next(found: "ScalingStudy", software: str | None, *, loads: bool) -> list[s
         loads: data are not always ready, which no plan of a decoder by its shape knows
     """
     from trimaran.cli.following import following
-    from trimaran.planning.analytical import planned_by_shape
-    from trimaran.planning.requests import Loading, PlanRequest
+    from trimaran.planning.analytical import is_traceable, planned_by_shape
+    from trimaran.planning.requests import PlanRequest
 
     fitting = [row.step for row in found.rows if row.fits]
     most = max(fitting, key=lambda step: step.devices, default=None)
@@ -143,10 +143,9 @@ def _next(found: "ScalingStudy", software: str | None, *, loads: bool) -> list[s
     # How long the devices are needed, a step does not say.
     without = ["--price"]
     plain = PlanRequest(cluster=found.cluster, devices=devices)
-    if not loads or not planned_by_shape(found.job, plain):
-        pass
-    elif not planned_by_shape(found.job, replace(plain, loading=Loading(copies_ahead=0))):
+    shape = planned_by_shape(found.job, plain) if loads else None
+    if shape is not None and is_traceable(shape, plain):
         software = found.software
-    else:
+    elif shape is not None:
         without += ("--workers", *(f"--{one.name.replace('_', '-')}" for one in fields(LoadingOptions)))
     return following("plan", devices=devices, batch=batch, software=software, without=without)

@@ -115,7 +115,7 @@ def _block(size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class StepNorms:
     """Data of one step: squared norms before clipping, of its pieces and of their sum.
 
     Attributes:
@@ -130,7 +130,7 @@ class Observation:
             where it does not scale, or has only begun
 
     Example:
-        >>> one = Observation(step=0, samples=8, share=0.5, pieces=10.0, whole=14.0)
+        >>> one = StepNorms(step=0, samples=8, share=0.5, pieces=10.0, whole=14.0)
         >>> one.signal, one.noise       # (14 − 10) / 0.5; (10 − 7) · 8 / 0.5
         (8.0, 48.0)
     """
@@ -153,7 +153,7 @@ class Observation:
         return (self.pieces - self.share * self.whole) * self.samples / (1.0 - self.share)
 
 
-def as_scaled(observations: Iterable[Observation]) -> tuple[Observation, ...]:
+def as_scaled(observations: Iterable[StepNorms]) -> tuple[StepNorms, ...]:
     """The same steps in the optimizer's own coordinates, those that have them, in finite figures.
 
     Args:
@@ -192,7 +192,7 @@ class NoiseScale:
     steps: int
 
 
-def estimate_noise_scale(observations: Sequence[Observation]) -> NoiseScale:
+def estimate_noise_scale(observations: Sequence[StepNorms]) -> NoiseScale:
     """The noise scale of some steps in a row: a whole run, or an epoch of it.
 
     Intervals are percentiles over resampled blocks of neighbouring steps, taken with replacement within each window of
@@ -205,7 +205,7 @@ def estimate_noise_scale(observations: Sequence[Observation]) -> NoiseScale:
         InputError: there are none, one has a single piece, or a figure that is no number
 
     Example:
-        >>> steps = [Observation(step=number, samples=8, share=0.5, pieces=10.0, whole=14.0) for number in range(4)]
+        >>> steps = [StepNorms(step=number, samples=8, share=0.5, pieces=10.0, whole=14.0) for number in range(4)]
         >>> found = estimate_noise_scale(steps)
         >>> found.b_simple, found.interval, round(found.b_crit, 6)
         (6.0, (6.0, 6.0), 6.0)
@@ -232,7 +232,7 @@ def estimate_noise_scale(observations: Sequence[Observation]) -> NoiseScale:
     )
 
 
-def _check(observations: Sequence[Observation]) -> None:
+def _check(observations: Sequence[StepNorms]) -> None:
     if not observations:
         raise InputError(
             "a noise scale needs observed steps, and there are none: train some steps first",

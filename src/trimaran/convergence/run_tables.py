@@ -139,7 +139,7 @@ def _row(header: list[str], cells: list[str], *, file: str, line: int, decimal_c
             line=line,
         )
     row = dict(zip(header, cells + [""] * (len(header) - len(cells)), strict=True))
-    place = _Place(file=file, line=line, row=row, decimal_comma=decimal_comma)
+    place = _TableRow(file=file, line=line, row=row, decimal_comma=decimal_comma)
     batch = place.whole("global_batch")
     if batch is None:
         raise place.wrong("global_batch", "a whole number of at least 1")
@@ -167,7 +167,7 @@ def _row(header: list[str], cells: list[str], *, file: str, line: int, decimal_c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _TableRow:
     """A row of which cells are asked for by column; a cell that is empty or not there is None."""
 
     file: str

@@ -66,7 +66,7 @@ _UP = "up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commands:
+class NamespaceCommands:
     """What is to be run in one namespace.
 
     Attributes:
@@ -102,7 +102,7 @@ def pair(name: str, path: str, *, other: str = WIRE) -> str:
     return f"link add name {name} type veth peer name {other} netns {path}"
 
 
-def rank_end(rank: int, link: Link, *, packet: int | None = None) -> Commands:
+def rank_end(rank: int, link: Link, *, packet: int | None = None) -> NamespaceCommands:
     """What is to be run in the namespace of a rank, after its interface has been made.
 
     Args:
@@ -110,13 +110,13 @@ def rank_end(rank: int, link: Link, *, packet: int | None = None) -> Commands:
         link: rate and latency of its interface
         packet: the largest one [bytes]; None: `packet_bytes`
     """
-    return Commands(
+    return NamespaceCommands(
         ip=("link set dev lo up", f"addr add 10.0.0.{rank + 1}/24 dev {WIRE}", raised(WIRE, link, packet)),
         tc=throttle(WIRE, link, latency_s=link.latency_s, packet=packet),
     )
 
 
-def switch(paths: Sequence[str], link: Link, *, packet: int | None = None, other: str = WIRE) -> Commands:
+def switch(paths: Sequence[str], link: Link, *, packet: int | None = None, other: str = WIRE) -> NamespaceCommands:
     """What is to be run in the namespace of a switch.
 
     Args:
@@ -131,17 +131,17 @@ def switch(paths: Sequence[str], link: Link, *, packet: int | None = None, other
         port = f"port{number}"
         ip += [pair(port, path, other=other), raised(port, link, packet), f"link set dev {port} master bridge"]
         tc += throttle(port, link, packet=packet)
-    return Commands(ip=tuple(ip), tc=tuple(tc))
+    return NamespaceCommands(ip=tuple(ip), tc=tuple(tc))
 
 
-def up_end(link: Link, *, packet: int) -> Commands:
+def up_end(link: Link, *, packet: int) -> NamespaceCommands:
     """What is to be run in the namespace of a node's switch, after the spine has made its uplink.
 
     Args:
         link: its rate
         packet: the largest one [bytes]
     """
-    return Commands(
+    return NamespaceCommands(
         ip=(raised(_UP, link, packet), f"link set dev {_UP} master bridge"),
         tc=throttle(_UP, link, packet=packet),
     )
@@ -260,7 +260,7 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class NamespaceSeat:
     """A network namespace in which a rank is started.
 
     Attributes:
@@ -292,7 +292,7 @@ class Uplink:
 @contextlib.contextmanager
 def rate_limited_network(
     link: Link | None, uplink: Uplink | None = None, *, ranks: int
-) -> Iterator[tuple[Seat, ...] | None]:
+) -> Iterator[tuple[NamespaceSeat, ...] | None]:
     """A network for the ranks of one machine, as long as the block runs and as the ranks live.
 
     Args:
@@ -329,7 +329,7 @@ def rate_limited_network(
     with contextlib.ExitStack() as holders:
         ends = [open_namespace(holders) for _ in range(ranks)]
         if ranks == 2 and uplink is None:
-            run_in(ends[0], Commands(ip=(pair(WIRE, _path(ends[1])),)), tools)
+            run_in(ends[0], NamespaceCommands(ip=(pair(WIRE, _path(ends[1])),)), tools)
         else:
             switches = [open_namespace(holders) for _ in range(ranks // each)]
             for node, one in enumerate(switches):
@@ -342,7 +342,7 @@ def rate_limited_network(
                     run_in(one, up_end(uplink.link, packet=packet), tools)
         for rank, end in enumerate(ends):
             run_in(end, rank_end(rank, link, packet=packet), tools)
-        yield tuple(Seat(namespace=end) for end in ends)
+        yield tuple(NamespaceSeat(namespace=end) for end in ends)
 
 
 def launch_on(
@@ -402,7 +402,7 @@ def find_tool(name: str) -> str:
     return found
 
 
-def run_in(namespace: int, commands: Commands, tools: Mapping[str, str]) -> None:
+def run_in(namespace: int, commands: NamespaceCommands, tools: Mapping[str, str]) -> None:
     """Run commands in a namespace.
 
     Args:

@@ -28,7 +28,7 @@ from trimaran.pricing.types import ProgramCosts
 from trimaran.program.layout import is_chained
 from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Mark, Program
 from trimaran.runtime.communication.channels import Channels, InFlight
-from trimaran.runtime.record import Recorder
+from trimaran.runtime.record import RunRecorder
 from trimaran.runtime.streams import open_streams
 
 # From linux/prctl.h.
@@ -81,7 +81,7 @@ class Emulator:
         self._channels = Channels([program], world)
         self._buffers = {item.token: _buffer(item) for item in self._instructions if item.communicates}
         streams = open_streams(world.device)
-        self._recorder = Recorder(world.rank, streams, self._channels.control)
+        self._recorder = RunRecorder(world.rank, streams, self._channels.control)
         self._in_flight = InFlight(world.rank, streams, self._recorder)
         self._steps = 0
         sharpen_timers()

@@ -32,7 +32,7 @@ from trimaran.planning.plan import find_backend
 from trimaran.planning.refusals import ways
 from trimaran.planning.requests import NO_TARGET, PlanRequest
 from trimaran.planning.target import Cell, check_price
-from trimaran.pricing.analytical.fits_device import Fit, Verdict, judge_fit
+from trimaran.pricing.analytical.fits_device import DeviceFit, Verdict, judge_fit
 from trimaran.program.strategy import read_strategy
 
 
@@ -67,7 +67,7 @@ class PricedStrategy:
     setting: Setting
     problem: AnalyticalProblem
     candidate: AnalyticalCandidate
-    fit: Fit
+    fit: DeviceFit
     notes: tuple[str, ...] = ()
     training: Outlook | None = None
 

@@ -29,7 +29,7 @@ from trimaran.machine.find import find_machine, grown_cluster
 from trimaran.machine.prices import Price, parse_price
 from trimaran.machine.types import MOST_NODES, Device
 from trimaran.planner.input_pipeline import loading_changes
-from trimaran.planning.analytical import decoder_of_job, planned_by_shape
+from trimaran.planning.analytical import BY_SHAPE, decoder_of_job, planned_by_shape
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, pipeline_words, sample_bytes
 from trimaran.planning.precision import choose_precision
@@ -388,11 +388,11 @@ def predict_scaling(
         notes.append(f"cost is left out: {cluster} has a price, its server machines have none (--server-price)")
     notes += () if options else traced_notes(job)
     planned = PlanRequest(cluster=cluster, devices=max(devices), options=options or {})
-    if by_shape := planned_by_shape(job, planned):
+    if planned_by_shape(job, planned) is not None:
         described = decoder_of_job(job, planned)
         notes += () if described is None else (one for one in described.assumed if one not in notes)
         if software is None:
-            notes.append(f"each step is that of {framework.framework}; {by_shape}")
+            notes.append(f"each step is that of {framework.framework}; {BY_SHAPE}")
     premises = len(notes)
     rows: list[ScalingRow] = []
     limits: list[FeedingLimit] = []

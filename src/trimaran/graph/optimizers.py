@@ -724,7 +724,7 @@ def _alike(found: Sequence[Sequence[torch.Tensor]], expected: Sequence[Sequence[
     )
 
 
-class _Asked(NamedTuple):
+class _OptionsAsked(NamedTuple):
     """An optimizer over parameters without values, and the options of each by name, at first and along the schedule."""
 
     optimizer: Any
@@ -733,10 +733,10 @@ class _Asked(NamedTuple):
     needs_metric: bool
 
 
-def _asked(job: Job, parameters: Trained) -> _Asked:
+def _asked(job: Job, parameters: Trained) -> _OptionsAsked:
     """The job's optimizer over parameters of the true shapes, which take no memory."""
 
-    def over(empty: Callable[[torch.Tensor], torch.Tensor]) -> _Asked:
+    def over(empty: Callable[[torch.Tensor], torch.Tensor]) -> _OptionsAsked:
         given = Trained((name, marked(nn.Parameter(empty(one)), one)) for name, one in parameters.named_parameters())
         optimizer = make_optimizer(job, given)
         along = [_options(optimizer, given)]
@@ -747,7 +747,7 @@ def _asked(job: Job, parameters: Trained) -> _Asked:
                 along.append(_options(optimizer, given))
                 schedule.step()
         options = {name: tuple(one[name] for one in along if name in one) for name in along[0]}
-        return _Asked(optimizer, given, options, needs_metric)
+        return _OptionsAsked(optimizer, given, options, needs_metric)
 
     try:
         return over(lambda like: torch.empty(like.shape, dtype=like.dtype, device="meta"))

@@ -68,7 +68,7 @@ class _Node(msgspec.Struct, frozen=True):
     parameter_bytes: float = 0.0
 
 
-class _File(msgspec.Struct, frozen=True):
+class _GraphFile(msgspec.Struct, frozen=True):
     nodes: list[_Node]
     edges: list[tuple[str, str]] | msgspec.UnsetType = msgspec.UNSET
 
@@ -84,7 +84,7 @@ def read_profiled(path: Path) -> ProfiledGraph:
             there, has a time or size that is negative or no number, or a cycle
     """
     plain = decode_object(read_bytes(path), source=str(path))
-    found = from_plain(plain, _File, source=f"{path} is no profiled graph")
+    found = from_plain(plain, _GraphFile, source=f"{path} is no profiled graph")
     _check_nodes(path, found.nodes)
     if isinstance(found.edges, msgspec.UnsetType) and len(found.nodes) > 1:
         raise _without_edges(path, plain, len(found.nodes))

@@ -46,7 +46,7 @@ GATHERED: frozenset[RegionKind] = frozenset({"head", "layer"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class ParameterSplit:
     """How a parameter lies on the ranks that share a region.
 
     Attributes:
@@ -62,7 +62,7 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class RegionEntry:
     """A tensor that every rank has whole, and of whose gradient each rank makes a part.
 
     Attributes:
@@ -95,8 +95,8 @@ class Region:
     columns: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
     inside: tuple[str, ...] = ()
-    entries: tuple[Entry, ...] = ()
-    splits: tuple[Split, ...] = ()
+    entries: tuple[RegionEntry, ...] = ()
+    splits: tuple[ParameterSplit, ...] = ()
     units: int = 0
     samples: bool = False
     draws: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class ResidualStream:
     """What lies between regions, where each rank can have its own part of every sequence: norms, dropouts, sums.
 
     Results of regions come in scattered along the sequence in place of summed, and regions gather what they read.
@@ -140,8 +140,8 @@ class Stream:
     ops: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
-    entries: tuple[Entry, ...] = ()
-    exits: tuple[Entry, ...] = ()
+    entries: tuple[RegionEntry, ...] = ()
+    exits: tuple[RegionEntry, ...] = ()
     length: int = 0
 
 
@@ -341,7 +341,7 @@ class Graph:
     precision: str = "fp32"
     notes: tuple[str, ...] = ()
     regions: tuple[Region, ...] = ()
-    stream: Stream = field(default_factory=Stream)
+    stream: ResidualStream = field(default_factory=ResidualStream)
     whole: Mapping[str, str] = field(default_factory=dict)
     behaviour: Behaviour | None = None
     kept: Mapping[str, Affine] = field(default_factory=dict)

@@ -467,7 +467,7 @@ class _Watched:
     steps_s: list[float] = field(default_factory=list)
 
 
-class Watch:
+class ActivityWatch:
     """Watches the ranks of one launch.
 
     Args:

@@ -41,7 +41,7 @@ from trimaran.base.processes import Process
 from trimaran.base.signals import held_back, leaving
 from trimaran.base.system import at_parents_death, needs_linux
 from trimaran.base.user_errors import refuse_training
-from trimaran.launch.activity import PAGE, HangLimits, Note, Stacks, Watch, memory_bytes, opened, stacks_of
+from trimaran.launch.activity import PAGE, ActivityWatch, HangLimits, Note, Stacks, memory_bytes, opened, stacks_of
 from trimaran.launch.failures import Failure, find_cause, to_error
 from trimaran.launch.memory import Killings, Limit, group_limit
 from trimaran.launch.world import TIMEOUT_S, DeviceChoice
@@ -94,7 +94,7 @@ class Seat(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class LaunchRequest:
     """The request of the parent to one rank.
 
     Attributes:
@@ -115,7 +115,7 @@ class Request:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Rank:
+class _StartedRank:
     number: int
     process: Process
     connection: Connection
@@ -192,7 +192,7 @@ def launch(
     ):
         folder = str(place)
         logs = Path(folder if log_dir is None else log_dir)
-        started: list[_Rank] = []
+        started: list[_StartedRank] = []
         try:
             with _writing(logs):
                 logs.mkdir(parents=True, exist_ok=True)
@@ -202,7 +202,7 @@ def launch(
                     started.append(_start(number, folder, logs / f"rank{number}.log", environment or {}, seat))
             at_once.enter_context(leaving(lambda _: _leave(started, folder)))
             for rank in started:
-                _ask(rank, Request(
+                _ask(rank, LaunchRequest(
                     rank=rank.number,
                     ranks=ranks,
                     device=device,
@@ -213,7 +213,7 @@ def launch(
             watch = None
             if hang is not None:
                 pids = [rank.process.pid for rank in started]
-                watch = Watch(pids, hang, time.monotonic(), partial(_ask_threads, started))
+                watch = ActivityWatch(pids, hang, time.monotonic(), partial(_ask_threads, started))
             _listen(started, on_event, on_quiet, commands, watch, keeps_logs=log_dir is not None)
             _let_go(started)
             return [rank.result for rank in started]
@@ -237,7 +237,7 @@ def _pack(function: Callable[..., Any], arguments: Sequence[Any], beforehand: Ca
         ) from error
 
 
-def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], seat: Seat | None) -> _Rank:
+def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], seat: Seat | None) -> _StartedRank:
     try:
         ours, theirs = socket.socketpair()
     except OSError as error:
@@ -270,7 +270,7 @@ def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], 
             )
         except OSError as error:
             raise _not_started(number, error) from error
-        return _Rank(number=number, process=process, connection=Connection(ours.detach()), log=log)
+        return _StartedRank(number=number, process=process, connection=Connection(ours.detach()), log=log)
 
 
 def _here(start: Callable[[], Process]) -> Process:
@@ -314,7 +314,7 @@ def _opened(log: Path) -> IO[bytes]:
         return log.open("wb")
 
 
-def _ask(rank: _Rank, request: Request) -> None:
+def _ask(rank: _StartedRank, request: LaunchRequest) -> None:
     try:
         rank.connection.send_bytes(pickle.dumps(request))
     except OSError:
@@ -322,11 +322,11 @@ def _ask(rank: _Rank, request: Request) -> None:
 
 
 def _listen(
-    ranks: Sequence[_Rank],
+    ranks: Sequence[_StartedRank],
     on_event: Callable[[int, Event], None] | None,
     on_quiet: Callable[[], None] | None,
     commands: "queue.SimpleQueue[Command] | None",
-    watch: Watch | None,
+    watch: ActivityWatch | None,
     *,
     keeps_logs: bool,
 ) -> None:
@@ -365,7 +365,7 @@ def _listen(
         raise to_error(cause, ranks[cause.rank].log, kept=keeps_logs, killed_for_memory=limit)
 
 
-def _limit(ranks: Sequence[_Rank], rank: int) -> Limit | None:
+def _limit(ranks: Sequence[_StartedRank], rank: int) -> Limit | None:
     """The limit on memory that all ranks share, as one of them has it; None: nobody tells."""
     found = group_limit()
     if found is None:
@@ -380,7 +380,7 @@ def _limit(ranks: Sequence[_Rank], rank: int) -> Limit | None:
     )
 
 
-def _look(watch: Watch, ranks: Sequence[_Rank]) -> None:
+def _look(watch: ActivityWatch, ranks: Sequence[_StartedRank]) -> None:
     """End the launch where its ranks do not get on for too long.
 
     Raises:
@@ -396,7 +396,7 @@ def _look(watch: Watch, ranks: Sequence[_Rank]) -> None:
         raise found
 
 
-def _ask_threads(ranks: Sequence[_Rank], numbers: Sequence[int]) -> Mapping[int, Stacks]:
+def _ask_threads(ranks: Sequence[_StartedRank], numbers: Sequence[int]) -> Mapping[int, Stacks]:
     asked = {
         number: (ranks[number].process.pid, calls, (ranks[number].process.pid, *ranks[number].note.threads))
         for number in numbers
@@ -405,7 +405,7 @@ def _ask_threads(ranks: Sequence[_Rank], numbers: Sequence[int]) -> Mapping[int,
     return stacks_of(asked)
 
 
-def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None, watch: Watch | None) -> None:
+def _receive(rank: _StartedRank, on_event: Callable[[int, Event], None] | None, watch: ActivityWatch | None) -> None:
     try:
         # Written by a child of this process, into a pipe that no other process can open.
         kind, value = pickle.loads(rank.connection.recv_bytes())  # noqa: S301
@@ -428,7 +428,7 @@ def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None, watch: 
         rank.failure = value
 
 
-def _tell(ranks: Sequence[_Rank], kind: str, value: object) -> None:
+def _tell(ranks: Sequence[_StartedRank], kind: str, value: object) -> None:
     """Send a command to ranks; one that is gone is noticed elsewhere."""
     message = pickle.dumps((kind, value))
     for rank in ranks:
@@ -436,7 +436,7 @@ def _tell(ranks: Sequence[_Rank], kind: str, value: object) -> None:
             rank.connection.send_bytes(message)
 
 
-def _let_go(ranks: Sequence[_Rank]) -> None:
+def _let_go(ranks: Sequence[_StartedRank]) -> None:
     """Tell ranks that have answered that all have, so that none leaves while another still needs it."""
     _tell(ranks, ALL_ANSWERED, None)
     for rank in ranks:
@@ -449,7 +449,7 @@ def _let_go(ranks: Sequence[_Rank]) -> None:
             return
 
 
-def _end(ranks: Sequence[_Rank]) -> None:
+def _end(ranks: Sequence[_StartedRank]) -> None:
     """End ranks that still run, with all processes that they started."""
     for rank in ranks:
         _kill(rank)
@@ -460,7 +460,7 @@ def _end(ranks: Sequence[_Rank]) -> None:
             os.close(rank.calls)
 
 
-def _exit_code(rank: _Rank) -> int:
+def _exit_code(rank: _StartedRank) -> int:
     """The exit code of a rank that has closed its pipe; it is killed where its end takes long."""
     try:
         return rank.process.wait(_LEAVE_S)
@@ -469,7 +469,7 @@ def _exit_code(rank: _Rank) -> int:
         return rank.process.wait()
 
 
-def _leave(ranks: Sequence[_Rank], folder: str) -> None:
+def _leave(ranks: Sequence[_StartedRank], folder: str) -> None:
     """End ranks where this process leaves at once.
 
     Nothing is waited for: a handler of a signal does this, and what it interrupted may hold the lock of such a wait.
@@ -479,7 +479,7 @@ def _leave(ranks: Sequence[_Rank], folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _kill(rank: _Rank) -> None:
+def _kill(rank: _StartedRank) -> None:
     """Kill a rank and what it started, which may be left also where the rank itself has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(rank.process.pid, signal.SIGKILL)

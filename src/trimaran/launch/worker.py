@@ -1,7 +1,7 @@
 """The other end of `launch.supervise.launch`: one rank.
 
 Run as `python -m trimaran.launch.worker <descriptor> <folder>`, where the descriptor is the rank's end of a pipe to
-its parent, and the ranks meet in the folder. The parent sends one `Request`, then commands, pairs of a kind and a
+its parent, and the ranks meet in the folder. The parent sends one `LaunchRequest`, then commands, pairs of a kind and a
 value, which one thread of the rank reads and hands to whoever listens for their kind. The last command is
 "all-answered", so that the end of the pipe without it means that the parent is gone.
 
@@ -32,7 +32,7 @@ from trimaran.base.system import reason_of
 from trimaran.launch.activity import ACTIVITY, PAGE, memory_bytes
 from trimaran.launch.failures import to_failure
 from trimaran.launch.stop_requests import REQUESTS
-from trimaran.launch.supervise import ALL_ANSWERED, Request
+from trimaran.launch.supervise import ALL_ANSWERED, LaunchRequest
 from trimaran.launch.world import Place, World, choose_device, ignore_event, leave_world, open_world
 
 
@@ -136,7 +136,7 @@ def main(descriptor: int, folder: str) -> NoReturn:
     connection = Connection(descriptor)
     try:
         # Written by the parent of this process, into a pipe that no other process can open.
-        request: Request = pickle.loads(connection.recv_bytes())  # noqa: S301
+        request: LaunchRequest = pickle.loads(connection.recv_bytes())  # noqa: S301
     except (EOFError, OSError):
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
@@ -185,13 +185,13 @@ def _share(folder: str) -> int | None:
     return None
 
 
-def _restore_python_path(request: Request) -> None:
+def _restore_python_path(request: LaunchRequest) -> None:
     os.environ.pop("PYTHONPATH", None)
     if request.python_path is not None:
         os.environ["PYTHONPATH"] = request.python_path
 
 
-def _work(request: Request, folder: str, parent: _Parent) -> Any:
+def _work(request: LaunchRequest, folder: str, parent: _Parent) -> Any:
     import torch
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -205,7 +205,7 @@ def _work(request: Request, folder: str, parent: _Parent) -> Any:
 
 
 def _join(
-    request: Request, folder: str, name: str, report: Callable[[Mapping[str, object]], None] = ignore_event
+    request: LaunchRequest, folder: str, name: str, report: Callable[[Mapping[str, object]], None] = ignore_event
 ) -> World:
     """The world of the ranks that meet in a file of this name."""
     from torch.distributed import FileStore  # type: ignore[attr-defined]

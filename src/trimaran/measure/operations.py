@@ -34,7 +34,7 @@ _STARTS = 50
 
 
 @dataclass(slots=True)
-class _Visit:
+class _OperationPass:
     """One operation of a pass: when it ran, and what its backward starts from."""
 
     op: str
@@ -84,7 +84,7 @@ class OperationPasses:
         self._drop_gradients()
         return self._seconds(visits)
 
-    def _forward(self, flow: fx.GraphModule, batch: Any, samples: int) -> Iterator[_Visit]:
+    def _forward(self, flow: fx.GraphModule, batch: Any, samples: int) -> Iterator[_OperationPass]:
         values: dict[fx.Node, Any] = {}
         fed = iter(name_tensors(batch).values())
         last_use = _last_uses(flow.graph)
@@ -102,7 +102,9 @@ class OperationPasses:
             for used in last_use.get(node, ()):
                 values.pop(used, None)
 
-    def _visit(self, flow: fx.GraphModule, node: fx.Node, values: Mapping[fx.Node, Any]) -> tuple[_Visit | None, Any]:
+    def _visit(
+        self, flow: fx.GraphModule, node: fx.Node, values: Mapping[fx.Node, Any]
+    ) -> tuple[_OperationPass | None, Any]:
         target: Any = flow.get_submodule(str(node.target)) if node.op == "call_module" else node.target
         is_operation = node.meta.get("op") is not None and not _is_item(node)
         arguments, keywords = self._arguments(node, values, copied=node in self._writing)
@@ -118,7 +120,7 @@ class OperationPasses:
         if not is_operation:
             return None, made
         outputs = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, Tensor) and leaf.requires_grad]
-        return _Visit(str(node.meta["op"]), started, ended, outputs), pytree.tree_map(_detached, made)
+        return _OperationPass(str(node.meta["op"]), started, ended, outputs), pytree.tree_map(_detached, made)
 
     def _call(self, target: Any, arguments: Any, keywords: Any) -> tuple[Stamp, Any, Stamp]:
         with autocast(self._job.precision, self._device):
@@ -137,15 +139,15 @@ class OperationPasses:
 
         return fx.map_arg(node.args, argument), fx.map_arg(node.kwargs, argument)
 
-    def _visit_loss(self, outputs: list[Tensor], batch: Any, samples: int) -> _Visit:
+    def _visit_loss(self, outputs: list[Tensor], batch: Any, samples: int) -> _OperationPass:
         structure = self._capture.structure
         output = structure.rebuild([_detached(tensor) for tensor in outputs]) if structure is not None else outputs[0]
         with autocast(self._job.precision, self._device):
             started = self._streams.stamp()
             root, _ = loss_term(self._job, output, batch, samples=samples, of=samples)
-            return _Visit(LOSS, started, self._streams.stamp(), [root] if root.requires_grad else [])
+            return _OperationPass(LOSS, started, self._streams.stamp(), [root] if root.requires_grad else [])
 
-    def _backward(self, visit: _Visit) -> None:
+    def _backward(self, visit: _OperationPass) -> None:
         if not visit.outputs:
             return
         gradients = [torch.ones_like(output) for output in visit.outputs]
@@ -162,12 +164,12 @@ class OperationPasses:
             between = self._streams.stamp()
             root, _ = loss_term(self._job, output, batch, samples=samples, of=samples)
             ended = self._streams.stamp()
-        model = _Visit(self._capture.graph.ops[0].id, started, between, [root])
+        model = _OperationPass(self._capture.graph.ops[0].id, started, between, [root])
         self._backward(model)
         self._drop_gradients()
-        return self._seconds([model, _Visit(LOSS, between, ended, [])])
+        return self._seconds([model, _OperationPass(LOSS, between, ended, [])])
 
-    def _seconds(self, visits: list[_Visit]) -> dict[str, tuple[float, float]]:
+    def _seconds(self, visits: list[_OperationPass]) -> dict[str, tuple[float, float]]:
         self._streams.synchronize()
         read = self._streams.nanoseconds
         seconds = {}

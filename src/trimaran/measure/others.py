@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class SpentTime:
     """What has been spent until now.
 
     Attributes:
@@ -34,7 +34,7 @@ class Reading:
     own_s: float
 
 
-def read_spent() -> Reading:
+def read_spent() -> SpentTime:
     """What has been spent until now.
 
     Where the kernel accounts interrupts apart (`CONFIG_IRQ_TIME_ACCOUNTING`), they count for the machine and for no
@@ -50,7 +50,7 @@ def read_spent() -> Reading:
     lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
     ticks = [[int(field) for field in line[1:9]] for line in lines if line[0] in allowed]
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return Reading(
+    return SpentTime(
         wall_s=time.perf_counter(),
         machine_s=sum(sum(core[:3]) + sum(core[5:]) for core in ticks) / os.sysconf("SC_CLK_TCK"),
         own_s=sum(usage.ru_utime + usage.ru_stime for usage in used),
@@ -79,7 +79,7 @@ class Others:
         return others_share(self._before, now, cores=allowed_cores())
 
 
-def _spent_if_told() -> Reading | None:
+def _spent_if_told() -> SpentTime | None:
     """None where there is no such file, or it may not be read: some containers do not show it."""
     try:
         return read_spent() if sys.platform == "linux" else None
@@ -175,7 +175,7 @@ def unsettled_note(share: float | None) -> str:
     )
 
 
-def others_share(before: Reading, after: Reading, *, cores: int) -> float:
+def others_share(before: SpentTime, after: SpentTime, *, cores: int) -> float:
     """The part of the cores that others took between two readings [0..1].
 
     Args:
@@ -184,8 +184,8 @@ def others_share(before: Reading, after: Reading, *, cores: int) -> float:
         cores: of the machine
 
     Example:
-        >>> start = Reading(wall_s=0.0, machine_s=100.0, own_s=5.0)
-        >>> others_share(start, Reading(wall_s=10.0, machine_s=117.0, own_s=20.0), cores=2)
+        >>> start = SpentTime(wall_s=0.0, machine_s=100.0, own_s=5.0)
+        >>> others_share(start, SpentTime(wall_s=10.0, machine_s=117.0, own_s=20.0), cores=2)
         0.1
     """
     spent_s = (after.machine_s - before.machine_s) - (after.own_s - before.own_s)

@@ -30,7 +30,7 @@ from trimaran.measure.input_pipeline import measure_samples
 from trimaran.measure.operations import OperationPasses
 from trimaran.measure.rounds import Item, largest, measure_in_rounds, report
 from trimaran.measure.wanted import Wanted, WholeRun
-from trimaran.measure.whole_model import Loader, Updates, WholeModel, make_stage
+from trimaran.measure.whole_model import BatchSupply, UpdateTimer, WholeModel, make_stage
 from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.parts.part import Stage
 from trimaran.runtime.precision import place_model
@@ -160,11 +160,11 @@ def _measure_job(
         if (run.form, run.execution) not in stages:
             stages[run.form, run.execution] = make_stage(job, captured, world, run.form, run.execution)
 
-    loaders: dict[int, Loader] = {}
+    loaders: dict[int, BatchSupply] = {}
 
-    def batches(size: int) -> Loader:
+    def batches(size: int) -> BatchSupply:
         if size not in loaders:
-            loaders[size] = Loader(job, dataset, size, world.device)
+            loaders[size] = BatchSupply(job, dataset, size, world.device)
         return loaders[size]
 
     def whole(form: str, execution: str, size: int, updater: Updater | None = None) -> WholeModel:
@@ -182,13 +182,13 @@ def _measure_job(
         passes = OperationPasses(job, captured, stages["module", "eager"], open_clock(world), world.device)
         contents = {op.id: op.content for op in captured.graph.ops}
         items += [_pass_item(passes, contents, batches(size), size) for size in wanted.passes]
-    updates: Updates | None = None
+    updates: UpdateTimer | None = None
 
     def run_updates(repeats: int) -> Mapping[Timed, list[float]]:
         nonlocal updates
         left = {run.batch for run in wanted.wholes} - {run.batch for run in findings.failed}
         if updates is None and left:
-            updates = Updates(job, captured.model, whole("module", "eager", max(left)), open_clock(world))
+            updates = UpdateTimer(job, captured.model, whole("module", "eager", max(left)), open_clock(world))
         return {} if updates is None else updates.run(repeats)
 
     if wanted.update:
@@ -203,7 +203,7 @@ def _updater(job: Job, stage: Stage) -> Updater:
     return Updater(job, trained, trained, measured=True)
 
 
-def _pass_item(passes: OperationPasses, contents: Mapping[str, str], loader: Loader, size: int) -> Item:
+def _pass_item(passes: OperationPasses, contents: Mapping[str, str], loader: BatchSupply, size: int) -> Item:
     def run(repeats: int) -> Mapping[Timed, list[float]]:
         found: dict[Timed, list[float]] = {}
         # Twice at most: a pass has as many samples as there are operations alike.

@@ -40,7 +40,7 @@ from trimaran.measure.findings import ListKey, Timed
 from trimaran.pricing.tables import Form
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.strategy import Execution
-from trimaran.runtime.data.batch_shares import Share, Shares
+from trimaran.runtime.data.batch_shares import BatchShares, Share
 from trimaran.runtime.data.datasets import dataset_length
 from trimaran.runtime.data.orders import some_samples
 from trimaran.runtime.parts.part import Stage, Used, evaluating
@@ -63,7 +63,7 @@ MOST_SLOW = 8
 _BATCHES_AHEAD = 64
 
 
-class Loader:
+class BatchSupply:
     """An endless supply of batches of one size; a small data set is gone through again and again.
 
     Args:
@@ -79,7 +79,7 @@ class Loader:
         self._device = device
         order = some_samples(dataset_length(dataset), seed=job.seed)
         visits = _BATCHES_AHEAD * size
-        self._batches = Shares(
+        self._batches = BatchShares(
             order.repeat(-(-visits // len(order)))[:visits], batch=size, replicas=1, microbatches=1, replica=0
         )
         self._loaded: Iterator[Share] = iter(())
@@ -187,7 +187,7 @@ class WholeModel:
         self,
         job: Job,
         stage: Stage,
-        loader: Loader,
+        loader: BatchSupply,
         samples: int,
         clock: Streams,
         device: str,
@@ -294,7 +294,7 @@ def _reduce_nothing(number: int, flat: torch.Tensor, parameters: Sequence[torch.
     """In place of an all-reduce."""
 
 
-class Updates:
+class UpdateTimer:
     """Updates of the parameters of a model, by lists of them.
 
     Args:

@@ -17,7 +17,7 @@ from typing import Final
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.trace.types import StepTrace, TraceOp
 from trimaran.memory.search import MemoryOutcome
-from trimaran.program.memory import MemoryPlan, MemoryStep, Recipe
+from trimaran.program.memory import MemoryPlan, MemoryStep, RecomputeRecipe
 from trimaran.program.types import Kind
 from trimaran.simulator.allocator import Allocator, Settings
 from trimaran.simulator.memory import lives, recipe_moments
@@ -34,7 +34,7 @@ H200 took 30 ms longer than planned, with 1.9 returns in a step [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class AllocatorRoom:
     """What the allocator of a process has.
 
     Attributes:
@@ -49,7 +49,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class BlockFit:
     """A step in blocks.
 
     Attributes:
@@ -64,7 +64,7 @@ class Fit:
     reserved_bytes: int
 
 
-def fit_blocks(trace: StepTrace, plan: MemoryPlan, room: Room) -> Fit:
+def fit_blocks(trace: StepTrace, plan: MemoryPlan, room: AllocatorRoom) -> BlockFit:
     """Replay a step under a plan, a few times in a row, as the blocks of one are the start of the next.
 
     Args:
@@ -77,12 +77,12 @@ def fit_blocks(trace: StepTrace, plan: MemoryPlan, room: Room) -> Fit:
     if free.reserved_bytes <= room.nbytes:
         return free
     held = _replay(before, during, room, room.nbytes)
-    return Fit(returns=held.returns, failures=held.failures, reserved_bytes=free.reserved_bytes)
+    return BlockFit(returns=held.returns, failures=held.failures, reserved_bytes=free.reserved_bytes)
 
 
 def plan_blocks(
-    plan: Callable[[int], MemoryOutcome], trace: StepTrace, room: Room, budget_bytes: int
-) -> tuple[MemoryOutcome, Fit]:
+    plan: Callable[[int], MemoryOutcome], trace: StepTrace, room: AllocatorRoom, budget_bytes: int
+) -> tuple[MemoryOutcome, BlockFit]:
     """The plan with the shortest step, counting what it costs to give blocks back; one without failures comes first.
 
     Args:
@@ -161,7 +161,7 @@ def _calls(trace: StepTrace, plan: MemoryPlan) -> tuple[list[_Call], list[_Call]
     return before, during
 
 
-def _recomputed(trace: StepTrace, recipe: Recipe, result: _Call) -> list[_Call]:
+def _recomputed(trace: StepTrace, recipe: RecomputeRecipe, result: _Call) -> list[_Call]:
     """What a recipe takes, and gives back except its result."""
     first, calls = 2 * len(trace.storages), list[_Call]()
     for born, scratch_bytes, over in recipe_moments(trace, recipe):
@@ -174,7 +174,7 @@ def _recomputed(trace: StepTrace, recipe: Recipe, result: _Call) -> list[_Call]:
     return calls
 
 
-def _replay(before: list[_Call], during: list[_Call], room: Room, nbytes: int | None) -> Fit:
+def _replay(before: list[_Call], during: list[_Call], room: AllocatorRoom, nbytes: int | None) -> BlockFit:
     allocator = Allocator(nbytes, room.settings)
     failures = 0
 
@@ -201,4 +201,6 @@ def _replay(before: list[_Call], during: list[_Call], room: Room, nbytes: int | 
             if block not in there:
                 take(block, size)
     returned = allocator.retries - returns
-    return Fit(returns=-(-returned // (_STEPS - _STEADY)), failures=failures, reserved_bytes=allocator.peak_reserved)
+    return BlockFit(
+        returns=-(-returned // (_STEPS - _STEADY)), failures=failures, reserved_bytes=allocator.peak_reserved
+    )

@@ -297,7 +297,7 @@ DEFAULT_SMALLEST_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class BudgetBound:
     """The least time of a step under a budget, with the measured times of operations.
 
     Attributes:
@@ -330,7 +330,7 @@ class Relaxation:
 
 def lower_bound(
     trace: StepTrace, costs: MemoryCosts, budget_bytes: int, *, smallest_bytes: int = DEFAULT_SMALLEST_BYTES
-) -> Bound:
+) -> BudgetBound:
     """The least time of a step under a budget.
 
     Args:
@@ -346,7 +346,7 @@ def lower_bound(
     return bound_of(memory_problem(trace, costs, smallest_bytes=smallest_bytes), budget_bytes, costs.host_bytes)
 
 
-def bound_of(problem: MemoryProblem, budget_bytes: int, host_bytes: int | None = None) -> Bound:
+def bound_of(problem: MemoryProblem, budget_bytes: int, host_bytes: int | None = None) -> BudgetBound:
     """The bound of a problem; as `lower_bound`.
 
     Args:
@@ -354,7 +354,7 @@ def bound_of(problem: MemoryProblem, budget_bytes: int, host_bytes: int | None =
         budget_bytes: peak to keep [bytes]
         host_bytes: most that may lie on the host at once [bytes]; None: no limit
     """
-    return Bound(
+    return BudgetBound(
         step_time_s=relax(problem, budget_bytes, host_bytes=host_bytes).step_time_s,
         offload_s=relax(problem, budget_bytes, recompute=False).step_time_s,
         compute_s=problem.compute_s,

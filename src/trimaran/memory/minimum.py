@@ -7,6 +7,7 @@ However a plan moves storages, at each moment those that are in use, or that can
 A storage may be away after its last pack, once nothing outside of autograd holds it, until its first unpack after that.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,23 +21,6 @@ from trimaran.simulator.memory import window_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """A storage that is on the device where the most memory is needed.
-
-    Attributes:
-        storage: its number
-        role: what it is to the step
-        nbytes: its size [bytes]
-        what: name, or role and module
-    """
-
-    storage: int
-    role: Role
-    nbytes: int
-    what: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MinimumMemory:
     """The least memory in which a step can run.
 
@@ -46,13 +30,15 @@ class MinimumMemory:
         operation: name of the operation that runs there, or of the tick
         module: path of the module of that operation
         holders: storages that are there then, largest first
+        names: of storages, by their numbers, as far as they have one
     """
 
     nbytes: int
     moment: int
     operation: str
     module: str
-    holders: tuple[Holder, ...]
+    holders: tuple[TraceStorage, ...]
+    names: Mapping[int, str]
 
     def describe(self, most: int = 4) -> str:
         """Where the memory is needed, and by what, in one sentence.
@@ -60,7 +46,7 @@ class MinimumMemory:
         Args:
             most: storages to name
         """
-        named = ", ".join(f"{one.what} ({format_bytes(one.nbytes)})" for one in self.holders[:most])
+        named = ", ".join(f"{_described(one, self.names)} ({format_bytes(one.nbytes)})" for one in self.holders[:most])
         where = f" in {self.module}" if self.module else ""
         return f"{format_bytes(self.nbytes)} at {self.operation}{where}: {named}"
 
@@ -98,18 +84,18 @@ def minimum_memory(trace: StepTrace) -> MinimumMemory:
     """
     needed = needed_bytes(trace)
     if not len(needed):
-        return MinimumMemory(nbytes=0, moment=0, operation="", module="", holders=())
+        return MinimumMemory(nbytes=0, moment=0, operation="", module="", holders=(), names={})
     moment = int(needed.argmax())
     event = trace.events[moment]
     name, module = (event.name, event.module) if isinstance(event, TraceOp) else (f"{event.kind} {event.index}", "")
     held = sorted((one for one in trace.storages if _holds(trace, one, moment)), key=lambda one: -one.nbytes)
-    holders = [Holder(storage=one.number, role=one.role, nbytes=one.nbytes, what=_what(trace, one)) for one in held]
     return MinimumMemory(
         nbytes=int(needed[moment]),
         moment=moment,
         operation=name,
         module=module,
-        holders=tuple(holders),
+        holders=tuple(held),
+        names=trace.names,
     )
 
 
@@ -122,9 +108,8 @@ def _holds(trace: StepTrace, storage: TraceStorage, moment: int) -> bool:
     return not first <= moment < end
 
 
-def _what(trace: StepTrace, storage: TraceStorage) -> str:
-    name = trace.names.get(storage.number)
-    if name:
+def _described(storage: TraceStorage, names: Mapping[int, str]) -> str:
+    if name := names.get(storage.number):
         return f"{storage.role} {name}"
     return f"{storage.role} of {storage.module}" if storage.module else f"{storage.role} {storage.number}"
 

@@ -36,7 +36,7 @@ from trimaran.graph.trace.live_bytes import live_kept, writers
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value
 from trimaran.memory.minimum import away_span
 from trimaran.pricing.offload_costs import MemoryCosts
-from trimaran.program.memory import Recipe
+from trimaran.program.memory import RecomputeRecipe
 from trimaran.simulator.memory import recipe_peak
 
 MOST_OPS = 64
@@ -50,7 +50,7 @@ def find_recipes(
     banned: Collection[int] = frozenset(),
     depth: int = 0,
     most_ops: int = MOST_OPS,
-) -> dict[int, tuple[Recipe, ...]]:
+) -> dict[int, tuple[RecomputeRecipe, ...]]:
     """Recipes of every movable storage that has one.
 
     Args:
@@ -63,10 +63,10 @@ def find_recipes(
     Returns:
         By storage, its recipes, each longer than the one before; the first has no more operations than it must.
     """
-    finder = _Finder(trace, banned, most_ops)
+    finder = _RecipeFinder(trace, banned, most_ops)
     recipes = {}
     for storage in trace.movable:
-        found: list[Recipe] = []
+        found: list[RecomputeRecipe] = []
         for deep in range(depth + 1):
             recipe = None if storage.number in banned else finder.recipe(storage, deep, costs)
             if recipe is None or (found and recipe.ops == found[-1].ops):
@@ -77,7 +77,7 @@ def find_recipes(
     return recipes
 
 
-class _Finder:
+class _RecipeFinder:
     """Walks back from a value to sources."""
 
     def __init__(self, trace: StepTrace, banned: Collection[int], most_ops: int) -> None:
@@ -87,7 +87,7 @@ class _Finder:
         self.writers = writers(trace)
         self._made: dict[int, tuple[set[int], set[int]] | None] = {}
 
-    def recipe(self, storage: TraceStorage, depth: int, costs: MemoryCosts) -> Recipe | None:
+    def recipe(self, storage: TraceStorage, depth: int, costs: MemoryCosts) -> RecomputeRecipe | None:
         """The recipe that goes through packed storages up to a depth."""
         made, ops, sources = {storage.number}, set[int](), set[int]()
         edge = {storage.number}
@@ -109,7 +109,7 @@ class _Finder:
         if len(ops) > self.most_ops or self._changes(ops, sources) or self._stale(ops, sources, storage.unpacks[-1]):
             return None
         moments = tuple(sorted(ops))
-        return Recipe(
+        return RecomputeRecipe(
             storage=storage.number,
             ops=moments,
             sources=tuple(sorted(sources)),
@@ -186,7 +186,7 @@ DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class RecomputeWay:
     """A recipe of a unit, with its needs.
 
     Attributes:
@@ -197,7 +197,7 @@ class Way:
         ready: first place at which all that it reads was packed; what it makes cannot be released before
     """
 
-    recipe: Recipe
+    recipe: RecomputeRecipe
     extra: int
     sources: tuple[int, ...]
     held: tuple[tuple[int, int], ...]
@@ -205,7 +205,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class MovableUnit:
     """A storage that may be moved. Places are indices of `MemoryProblem.places`.
 
     Attributes:
@@ -231,7 +231,7 @@ class Unit:
     over: int
     to_host_s: float
     to_device_s: float
-    ways: tuple[Way, ...]
+    ways: tuple[RecomputeWay, ...]
     coded_s: tuple[float, float] | None = None
 
     @property
@@ -262,7 +262,7 @@ class MemoryProblem:
 
     trace: StepTrace
     costs: MemoryCosts
-    units: tuple[Unit, ...]
+    units: tuple[MovableUnit, ...]
     places: NDArray[np.int64]
     live: NDArray[np.int64]
     elapsed_s: NDArray[np.float64]
@@ -352,11 +352,11 @@ class _Drawn:
     index: Mapping[int, int]
     places: NDArray[np.int64]
     ticks: Sequence[int]
-    recipes: Mapping[int, tuple[Recipe, ...]]
+    recipes: Mapping[int, tuple[RecomputeRecipe, ...]]
 
-    def unit(self, storage: TraceStorage, span: tuple[int, int]) -> Unit:
+    def unit(self, storage: TraceStorage, span: tuple[int, int]) -> MovableUnit:
         recipes = self.recipes.get(storage.number, ())
-        return Unit(
+        return MovableUnit(
             number=storage.number,
             nbytes=storage.nbytes,
             made=max(recipes[0].ops) if recipes else storage.birth,
@@ -370,7 +370,7 @@ class _Drawn:
             coded_s=self.costs.coded_s(storage.number, storage.copy_bytes),
         )
 
-    def _way(self, recipe: Recipe) -> Way:
+    def _way(self, recipe: RecomputeRecipe) -> RecomputeWay:
         sources: list[int] = []
         held: list[tuple[int, int]] = []
         for number in recipe.sources:
@@ -379,7 +379,7 @@ class _Drawn:
                 sources.append(self.index[number])
             elif source.movable and source.keep_end < self.trace.length:
                 held.append((self.at[source.keep_end], source.nbytes))
-        return Way(
+        return RecomputeWay(
             recipe=recipe,
             extra=recipe_peak(self.trace, recipe) - self.trace.storages[recipe.storage].nbytes,
             sources=tuple(sources),
@@ -387,7 +387,7 @@ class _Drawn:
             ready=self._ready(recipe),
         )
 
-    def _ready(self, recipe: Recipe) -> int:
+    def _ready(self, recipe: RecomputeRecipe) -> int:
         """The first tick behind those that pack what a recipe reads for the first time, if any is a late one."""
         last = self.trace.storages[recipe.storage].packs[-1]
         sources = [self.trace.storages[number] for number in recipe.sources]

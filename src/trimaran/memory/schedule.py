@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.base.units import format_bytes, format_seconds
-from trimaran.memory.problem import MemoryProblem, Unit
-from trimaran.program.memory import Decision, MemoryPlan, MemoryStep, Recipe
+from trimaran.memory.problem import MemoryProblem, MovableUnit
+from trimaran.program.memory import Decision, MemoryPlan, MemoryStep, RecomputeRecipe
 from trimaran.program.types import Kind
 from trimaran.simulator.memory import TO_DEVICE, TO_HOST, MemoryClock
 
@@ -113,7 +113,7 @@ _NEVER = 2**62  # a place after all others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class UnitSchedule:
     """When units go and come back. Places are indices of `MemoryProblem.places`.
 
     Attributes:
@@ -131,7 +131,7 @@ class Schedule:
     worst: int
 
 
-def schedule(problem: MemoryProblem, choice: Sequence[int], budget_bytes: int) -> Schedule:
+def schedule(problem: MemoryProblem, choice: Sequence[int], budget_bytes: int) -> UnitSchedule:
     """Find when units go and come back.
 
     Args:
@@ -161,7 +161,7 @@ def schedule(problem: MemoryProblem, choice: Sequence[int], budget_bytes: int) -
     if moved and remaining[worst] > budget_bytes:
         worst = _repair(problem, moved, away, remaining, budget_bytes)
     over = remaining - budget_bytes
-    return Schedule(
+    return UnitSchedule(
         away=dict(sorted(away.items())),
         remade=dict(sorted(remakes.remade.items())),
         first_use={unit: back for unit, _, back in moved if unit in away},
@@ -314,7 +314,7 @@ _KINDS = {_OFF: Kind.OFFLOAD, _DEL: Kind.RELEASE, _PRE: Kind.PREFETCH, _RE: Kind
 _Action = tuple[int, int, int, int]
 
 
-def _actions(problem: MemoryProblem, found: Schedule) -> list[_Action]:
+def _actions(problem: MemoryProblem, found: UnitSchedule) -> list[_Action]:
     """(place, what, rank within, unit), in order."""
     units = problem.units
     actions = []
@@ -331,7 +331,7 @@ def _actions(problem: MemoryProblem, found: Schedule) -> list[_Action]:
     return actions
 
 
-def coded_units(problem: MemoryProblem, found: Schedule) -> frozenset[int]:
+def coded_units(problem: MemoryProblem, found: UnitSchedule) -> frozenset[int]:
     """Offloaded units whose copies are coded: where that is faster, and no recipe would read what was rounded.
 
     Args:
@@ -348,7 +348,7 @@ def coded_units(problem: MemoryProblem, found: Schedule) -> frozenset[int]:
     return frozenset(unit for unit in found.away if units[unit].coded_s is not None and unit not in read)
 
 
-def step_time(problem: MemoryProblem, found: Schedule) -> float:
+def step_time(problem: MemoryProblem, found: UnitSchedule) -> float:
     """Time of a step under a schedule [s]."""
     units, coded = problem.units, coded_units(problem, found)
     actions = _actions(problem, found)
@@ -375,7 +375,7 @@ def step_time(problem: MemoryProblem, found: Schedule) -> float:
 
 
 def build_plan(
-    problem: MemoryProblem, choice: Sequence[int], found: Schedule, *, policy: str, budget_bytes: int | None
+    problem: MemoryProblem, choice: Sequence[int], found: UnitSchedule, *, policy: str, budget_bytes: int | None
 ) -> MemoryPlan:
     """The plan of a schedule.
 
@@ -412,7 +412,7 @@ def build_plan(
     )
 
 
-def _reason(unit: Unit, decision: Decision, recipe: Recipe | None, *, spared: bool, codec: str) -> str:
+def _reason(unit: MovableUnit, decision: Decision, recipe: RecomputeRecipe | None, *, spared: bool, codec: str) -> str:
     size = format_bytes(unit.nbytes)
     if recipe is not None:
         return f"{size}: {format_seconds(recipe.duration_s)} to recompute"
@@ -431,7 +431,7 @@ Choice = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Score:
+class ChoiceScore:
     """Of a choice; smaller is better.
 
     Attributes:
@@ -465,17 +465,17 @@ class Scores:
         self.host_bytes = host_bytes
         self.deadline_s = deadline_s
         self.evaluations = 0
-        self._known: dict[bytes, tuple[Score, Schedule]] = {}
+        self._known: dict[bytes, tuple[ChoiceScore, UnitSchedule]] = {}
 
     def late(self) -> bool:
         """Whether the deadline has passed."""
         return time.monotonic() >= self.deadline_s
 
-    def score(self, choice: Sequence[int]) -> Score:
+    def score(self, choice: Sequence[int]) -> ChoiceScore:
         """Score of a choice."""
         return self.look(choice)[0]
 
-    def look(self, choice: Sequence[int]) -> tuple[Score, Schedule]:
+    def look(self, choice: Sequence[int]) -> tuple[ChoiceScore, UnitSchedule]:
         """Score and schedule of a choice."""
         key = bytes(choice)
         known = self._known.get(key)
@@ -483,18 +483,18 @@ class Scores:
             self.evaluations += 1
             found = schedule(self.problem, choice, self.budget_bytes)
             excess = found.excess + self.host_excess(found)
-            known = (Score(excess=excess, step_time_s=step_time(self.problem, found)), found)
+            known = (ChoiceScore(excess=excess, step_time_s=step_time(self.problem, found)), found)
             self._known[key] = known
         return known
 
-    def host_excess(self, found: Schedule) -> int:
+    def host_excess(self, found: UnitSchedule) -> int:
         """Bytes on the host beyond its room, where most lie there [bytes]."""
         if self.host_bytes is None:
             return 0
         return max(0, most_on_host(self.problem, found) - self.host_bytes)
 
 
-def most_on_host(problem: MemoryProblem, found: Schedule) -> int:
+def most_on_host(problem: MemoryProblem, found: UnitSchedule) -> int:
     """Most bytes on the host at once [bytes]: of each unit from its OFF to its first use."""
     changes: list[tuple[int, int, int]] = []
     for unit in found.away:

@@ -30,10 +30,10 @@ from functools import cached_property
 from itertools import combinations
 
 from trimaran.graph.trace.types import StepTrace, TraceOp
-from trimaran.memory.bound import DEFAULT_SMALLEST_BYTES, Bound, Relaxation, bound_of, relax
+from trimaran.memory.bound import DEFAULT_SMALLEST_BYTES, BudgetBound, Relaxation, bound_of, relax
 from trimaran.memory.minimum import MinimumMemory, below_minimum, minimum_memory, none_found
-from trimaran.memory.problem import MemoryProblem, Unit, memory_problem
-from trimaran.memory.schedule import KEEP, OFFLOAD, RECOMPUTE, Choice, Score, Scores, build_plan
+from trimaran.memory.problem import MemoryProblem, MovableUnit, memory_problem
+from trimaran.memory.schedule import KEEP, OFFLOAD, RECOMPUTE, Choice, ChoiceScore, Scores, build_plan
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
 from trimaran.simulator.memory import LiveBytes, MemoryRun, host_peak, live_bytes, simulate_memory
@@ -74,7 +74,7 @@ def off_the_host(problem: MemoryProblem, choice: Choice) -> Choice:
 
 def repair(
     scores: Scores, choice: Sequence[int], fixed: Collection[int] = (), *, most: int = _MOST_IN_A_REPAIR
-) -> tuple[Choice, Score]:
+) -> tuple[Choice, ChoiceScore]:
     """Move more until it fits, until nothing helps, or until `most` choices were scored.
 
     Args:
@@ -97,9 +97,11 @@ def repair(
     return current, best
 
 
-def _best_step(scores: Scores, current: Choice, score: Score, fixed: Collection[int]) -> tuple[Choice, Score] | None:
+def _best_step(
+    scores: Scores, current: Choice, score: ChoiceScore, fixed: Collection[int]
+) -> tuple[Choice, ChoiceScore] | None:
     """The flip that takes least time for what it takes off the excess."""
-    best: tuple[float, Choice, Score] | None = None
+    best: tuple[float, Choice, ChoiceScore] | None = None
     for rank, (unit, decision) in enumerate(_candidates(scores, current, fixed)):
         if best is not None and rank >= _TRIED:
             break
@@ -115,8 +117,8 @@ def _best_step(scores: Scores, current: Choice, score: Score, fixed: Collection[
 
 
 def _all_offloaded(
-    scores: Scores, current: Choice, score: Score, fixed: Collection[int]
-) -> tuple[Choice, Score] | None:
+    scores: Scores, current: Choice, score: ChoiceScore, fixed: Collection[int]
+) -> tuple[Choice, ChoiceScore] | None:
     """Where no flip alone helps: offload all units that are there at the worst place at once."""
     changed = list(current)
     for unit, decision in _candidates(scores, current, fixed):
@@ -191,7 +193,7 @@ def groups(problem: MemoryProblem) -> list[list[int]]:
     return sorted(several, key=lambda members: (-sum(problem.units[unit].nbytes for unit in members), members))
 
 
-def _likeness(problem: MemoryProblem, unit: Unit) -> tuple[object, ...]:
+def _likeness(problem: MemoryProblem, unit: MovableUnit) -> tuple[object, ...]:
     events = problem.trace.events
     ops = unit.ways[0].recipe.ops if unit.ways else ()
     names = tuple(event.name for moment in ops if isinstance(event := events[moment], TraceOp))
@@ -221,7 +223,7 @@ class Improvement:
         self.scores = scores
         self.units = scores.problem.units
         self.choice = choice
-        self.score: Score = scores.score(choice)
+        self.score: ChoiceScore = scores.score(choice)
         self.most = most
         self.enough_s = enough_s
 
@@ -353,7 +355,7 @@ class MemoryOutcome:
     is_complete: bool = True
 
     @cached_property
-    def bound(self) -> Bound:
+    def bound(self) -> BudgetBound:
         """Lower bound on the time of any plan; two linear programs are solved for it."""
         return bound_of(self.problem, self.budget_bytes, self.host_bytes)
 

@@ -20,7 +20,7 @@ _MOST_KEYS = 64
 Number = bool | int | float | complex
 
 
-class Taken(NamedTuple):
+class ForwardArguments(NamedTuple):
     """Arguments of an operation of a forward.
 
     Attributes:
@@ -36,7 +36,7 @@ class KnownNumbers:
     """Of each pass, what its operations took when it was recorded last, and which of them were seen to change."""
 
     def __init__(self) -> None:
-        self._taken: OrderedDict[Key, list[Taken]] = OrderedDict()
+        self._taken: OrderedDict[Key, list[ForwardArguments]] = OrderedDict()
         self._changing: dict[Key, set[int]] = {}
 
     def settle(self, key: Key, recorded: Recorded) -> Recorded:
@@ -47,7 +47,9 @@ class KnownNumbers:
             recorded: the pass
         """
         operations = [one for one in recorded.recording.trace.ops if one.phase is Phase.FORWARD]
-        taken = [Taken(one.name, _numbers_of(recorded.recording.calls.get(one.moment))) for one in operations]
+        taken = [
+            ForwardArguments(one.name, _numbers_of(recorded.recording.calls.get(one.moment))) for one in operations
+        ]
         before = self._taken.pop(key, None)
         self._taken[key] = taken
         changing = self._changing.setdefault(key, set())
@@ -59,14 +61,14 @@ class KnownNumbers:
         return dataclasses.replace(recorded, recording=without(recorded.recording, moments)) if moments else recorded
 
 
-def changed(before: Sequence[Taken], now: Sequence[Taken]) -> set[int]:
+def changed(before: Sequence[ForwardArguments], now: Sequence[ForwardArguments]) -> set[int]:
     """Places of operations that took other numbers than before.
 
     Both are compared from their beginnings as far as they run the same operations, and from their ends likewise.
 
     Example:
-        >>> before = [Taken("exp", ()), Taken("mul", (0.5,)), Taken("mul", (3,))]
-        >>> changed(before, [Taken("exp", ()), Taken("mul", (0.4,)), Taken("mul", (3,))])
+        >>> exp, mul = ForwardArguments("exp", ()), ForwardArguments("mul", (3,))
+        >>> changed([exp, ForwardArguments("mul", (0.5,)), mul], [exp, ForwardArguments("mul", (0.4,)), mul])
         {1}
     """
     return {place for one, other, place in _pairs(before, now) if one.numbers != other.numbers}
@@ -89,7 +91,9 @@ def without(recording: Recording, moments: set[int]) -> Recording:
     return dataclasses.replace(recording, trace=dataclasses.replace(recording.trace, events=events), calls=calls)
 
 
-def _pairs(before: Sequence[Taken], now: Sequence[Taken]) -> Iterator[tuple[Taken, Taken, int]]:
+def _pairs(
+    before: Sequence[ForwardArguments], now: Sequence[ForwardArguments]
+) -> Iterator[tuple[ForwardArguments, ForwardArguments, int]]:
     least = min(len(before), len(now))
     same = next((place for place in range(least) if before[place].name != now[place].name), least)
     for place in range(same):

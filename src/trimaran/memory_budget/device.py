@@ -11,9 +11,9 @@ from trimaran.base.errors import InputError
 from trimaran.graph.trace.types import StepTrace
 from trimaran.machine.detect import spare_host_bytes
 from trimaran.measure.offload import MEASURED_BYTES, CopyRates, coding_rate, measure_copies
-from trimaran.memory.blocks import Room
+from trimaran.memory.blocks import AllocatorRoom
 from trimaran.memory_hooks.arena import PAGE_BYTES, HostArena, page_lock
-from trimaran.memory_hooks.coding import Traffic
+from trimaran.memory_hooks.coding import CodecTraffic
 from trimaran.memory_hooks.copies import CopyEngine, CudaEngine, HostEngine
 from trimaran.memory_hooks.recompute_check import CHUNK_BYTES
 from trimaran.pricing.copy_codecs import copy_codec
@@ -22,7 +22,7 @@ from trimaran.program.memory import CodecChoice, check_codec_runs
 from trimaran.simulator.allocator import Settings
 
 
-class Device:
+class LoopDevice:
     """The device of a loop.
 
     Args:
@@ -62,7 +62,7 @@ class Device:
         rate = coding_rate(self.codec.name)
         return replace(costs, codec=copy_codec(self.codec, trace, coding_bytes_per_s=rate))
 
-    def room(self, limit_bytes: int | None, *, outside_bytes: int) -> Room | None:
+    def room(self, limit_bytes: int | None, *, outside_bytes: int) -> AllocatorRoom | None:
         """What torch's allocator has on a GPU; None on a CPU, and where it is another one or has unknown settings.
 
         Args:
@@ -78,14 +78,14 @@ class Device:
         free_bytes, total_bytes = torch.cuda.mem_get_info(self.engine.device)
         share = torch.cuda.get_per_process_memory_fraction(self.engine.device)
         most = min(int(share * total_bytes), free_bytes + torch.cuda.memory_reserved(self.engine.device))
-        return Room(
+        return AllocatorRoom(
             nbytes=most if limit_bytes is None else min(most, limit_bytes),
             settings=replace(settings, memory_share=1.0),  # it is in the room
             outside_bytes=outside_bytes + 4 * CHUNK_BYTES,  # of recipes that are compared with the real bytes
         )
 
     @property
-    def traffic(self) -> Traffic | None:
+    def traffic(self) -> CodecTraffic | None:
         """What was coded so far; None where nothing may be."""
         if self.codec is None or not isinstance(self.engine, HostEngine):
             return None

@@ -54,11 +54,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from trimaran.base.units import format_bytes
 from trimaran.graph.trace.record import Operations
-from trimaran.graph.trace.tape import Watch
+from trimaran.graph.trace.tape import ModuleHook
 from trimaran.graph.trace.types import StepTrace
 from trimaran.memory_budget.options import SETTLING_STEPS, VERIFY_EVERY, Options
-from trimaran.memory_budget.passes import UNSEEN, Key, OpenStep, Pass, PassStats, is_steady
-from trimaran.memory_budget.plans import Planned, Plans
+from trimaran.memory_budget.passes import UNSEEN, ActivePass, Key, OpenStep, PassStats, is_steady
+from trimaran.memory_budget.plans import PassPlan, Plans
 from trimaran.memory_budget.recording import (
     Gauge,
     HookPair,
@@ -137,7 +137,7 @@ class Roots:
 
     def _watch(self, module: nn.Module) -> None:
         number = id(module)
-        self._handles[number] = module.register_forward_pre_hook(Watch(self._call), prepend=True, with_kwargs=True)
+        self._handles[number] = module.register_forward_pre_hook(ModuleHook(self._call), prepend=True, with_kwargs=True)
         self._modules[number] = weakref.ref(module, lambda _: self._forget(number))
 
     def _forget(self, number: int) -> None:
@@ -260,7 +260,7 @@ _UNNOTICED = (
 )
 
 
-class Tally:
+class StepFigures:
     """Counts steps and keeps the figures of the last one.
 
     Attributes:
@@ -349,7 +349,7 @@ OUTRUN = (
 """What is said where the lower bound on the step time is above a measured step."""
 
 
-def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> MemoryReport:
+def summarize(phase: str, tally: StepFigures, plans: Plans, state_bytes: int) -> MemoryReport:
     """The report of a loop so far.
 
     Args:
@@ -396,7 +396,7 @@ def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> Memor
     )
 
 
-def _decisions(planned: Planned | None) -> tuple[StorageLine, ...]:
+def _decisions(planned: PassPlan | None) -> tuple[StorageLine, ...]:
     if planned is None or planned.runner.outcome is None:
         return ()
     lines = storage_lines(planned.trace, planned.runner.outcome.plan)
@@ -416,7 +416,7 @@ class Virtualizer:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.tally = Tally()
+        self.tally = StepFigures()
         self.plans = Plans(options)
         self._hooks = HookPair()
         self._roots = Roots(self._called)
@@ -425,7 +425,7 @@ class Virtualizer:
         self._recorder = StepRecorder(place, self._replanning.states.holds, self.plans.device_of)
         self._gauge = Gauge(place, account=options.account)
         self._step = OpenStep()
-        self._pass: Pass | None = None
+        self._pass: ActivePass | None = None
         self._unsettled = SETTLING_STEPS
         self._updates = Updates(self._updated, self.plans.confirm)
         self._thread = threading.get_ident()
@@ -519,7 +519,7 @@ class Virtualizer:
         self._gauge.stop()
         self._step.forget()
         self._replanning.start_over()
-        self.tally = Tally()
+        self.tally = StepFigures()
         self.tally.end_step(recorded=True)
         self._unsettled = SETTLING_STEPS
         self._hooks.push()
@@ -533,7 +533,7 @@ class Virtualizer:
         key = self._step.begin(signature, self._updates.after)
         self._hooks.unpacked = False
         planned = None if self._unsettled else self.plans.find(key)
-        self._pass = Pass(key=key, planned=planned, seen={signature})
+        self._pass = ActivePass(key=key, planned=planned, seen={signature})
         if planned is None:
             self._record()
             return

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
-from trimaran.memory_budget.device import Device
+from trimaran.memory_budget.device import LoopDevice
 from trimaran.memory_hooks.optimizer_state import HostState, stream_optimizer_state
 
 _BUCKETS = 16
@@ -48,7 +48,7 @@ class StateTier:
         """Whether a storage is one of the host's, with state in it."""
         return any(state.holds(storage) for state in self._states.values())
 
-    def take(self, optimizers: Iterable[Optimizer], device: Device) -> int:
+    def take(self, optimizers: Iterable[Optimizer], device: LoopDevice) -> int:
         """Take the state of optimizers to the host, where they allow it.
 
         Args:
@@ -78,7 +78,7 @@ class StateTier:
             state.close()
 
 
-def _stream(optimizer: Optimizer, device: Device, nbytes: int) -> HostState:
+def _stream(optimizer: Optimizer, device: LoopDevice, nbytes: int) -> HostState:
     slots = sum(len(state) for state in optimizer.state.values())
     room = nbytes + slots * _SLOT_BYTES
     if room > device.host_bytes:
@@ -95,7 +95,7 @@ def _stream(optimizer: Optimizer, device: Device, nbytes: int) -> HostState:
     return state
 
 
-def _state_bytes(optimizer: Optimizer, device: Device) -> int:
+def _state_bytes(optimizer: Optimizer, device: LoopDevice) -> int:
     """State on the device that is worth a copy [bytes]."""
     return sum(
         value.nbytes

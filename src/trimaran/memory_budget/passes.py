@@ -101,7 +101,7 @@ class Runner:
 
 
 @dataclass(slots=True, kw_only=True)
-class Pass:
+class ActivePass:
     """A pass that is under way.
 
     Attributes:
@@ -145,7 +145,7 @@ _KEPT = 64
 _MOST_KEYS = 64
 
 
-class Uses:
+class KeyUses:
     """The uses of each key, in order."""
 
     def __init__(self) -> None:
@@ -221,7 +221,7 @@ class OpenStep:
         self.passes = 0
         self._ended = 0
         self._recorded: dict[Key, Recorded] = {}
-        self._uses = Uses()
+        self._uses = KeyUses()
         self._updated: set[int] = set()
 
     def begin(self, signature: Signature, after: int) -> Key:
@@ -238,11 +238,11 @@ class OpenStep:
         self.passes += 1
         return key
 
-    def ran(self, pass_: Pass, stats: PassStats) -> None:
+    def ran(self, pass_: ActivePass, stats: PassStats) -> None:
         """A pass has ended that was known."""
         self._uses.note(pass_.key, other=stats.planned and stats.fell_back)
 
-    def add(self, pass_: Pass, recorded: Recorded) -> None:
+    def add(self, pass_: ActivePass, recorded: Recorded) -> None:
         """A pass has ended that was recorded. One that is unlike another with its key is the other use."""
         key = pass_.key
         before = self._recorded.get(key)

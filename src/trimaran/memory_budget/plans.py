@@ -19,10 +19,10 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_bytes
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.types import StepTrace, TraceOp
-from trimaran.memory.blocks import Fit, plan_blocks
+from trimaran.memory.blocks import BlockFit, plan_blocks
 from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import MemoryOutcome, plan_memory
-from trimaran.memory_budget.device import Device
+from trimaran.memory_budget.device import LoopDevice
 from trimaran.memory_budget.options import MOST_PLANS, MOST_TIGHTENED, VERIFY_EVERY, Options
 from trimaran.memory_budget.passes import Key, PassStats, Runner
 from trimaran.memory_budget.recording import (
@@ -63,7 +63,7 @@ class PlannedRunner(Runner):
     def __init__(
         self,
         recording: Recording,
-        device: Device,
+        device: LoopDevice,
         options: Options,
         budget_bytes: int,
         *,
@@ -71,7 +71,7 @@ class PlannedRunner(Runner):
         must: bool = True,
     ) -> None:
         self._outside_bytes = outside_bytes
-        self.fit: Fit | None = None
+        self.fit: BlockFit | None = None
         self.expands = False
         self._recording = recording
         self._device = device
@@ -231,7 +231,7 @@ _MOST_RENEWED = 2
 
 
 @dataclass(slots=True, kw_only=True)
-class Planned:
+class PassPlan:
     """The plan for a key.
 
     Attributes:
@@ -284,11 +284,11 @@ class Plans:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._planned: OrderedDict[Key, Planned] = OrderedDict()
+        self._planned: OrderedDict[Key, PassPlan] = OrderedDict()
         self._met: OrderedDict[Key, int] = OrderedDict()
         self._renewed: dict[Key, int] = {}
         self._tightened = 0
-        self._device: Device | None = None
+        self._device: LoopDevice | None = None
         self.budget_bytes = options.budget.nbytes
         self.margin_bytes = 0
         self.device = "cpu"
@@ -316,7 +316,7 @@ class Plans:
         return "record" if last is None else last.runner.phase
 
     @property
-    def largest(self) -> Planned | None:
+    def largest(self) -> PassPlan | None:
         """The pass that needs most."""
         return max(self._planned.values(), key=lambda one: one.keep_peak_bytes, default=None)
 
@@ -396,7 +396,7 @@ class Plans:
                 outside_bytes=recorded.outside_bytes,
                 must=must,
             )
-        self._put(key, Planned(recorded=recorded, keep_peak_bytes=keep_peak_bytes, runner=runner))
+        self._put(key, PassPlan(recorded=recorded, keep_peak_bytes=keep_peak_bytes, runner=runner))
 
     def block_notes(self) -> list[str]:
         """What the allocator's blocks have to do with the plans, for a person."""
@@ -464,16 +464,16 @@ class Plans:
             self._device.close()
             self._device = None
 
-    def _put(self, key: Key, planned: Planned) -> None:
+    def _put(self, key: Key, planned: PassPlan) -> None:
         self._planned.pop(key, None)
         self._planned[key] = planned
         while len(self._planned) > MOST_PLANS:
             self._planned.popitem(last=False)
 
-    def device_of(self, recording: Recording) -> Device:
+    def device_of(self, recording: Recording) -> LoopDevice:
         """The device of a recorded pass, with its copies."""
         if self._device is None:
-            self._device = Device(recording.trace.device, self._options.host_bytes, self._options.codec)
+            self._device = LoopDevice(recording.trace.device, self._options.host_bytes, self._options.codec)
         return self._device
 
 

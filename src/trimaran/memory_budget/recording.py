@@ -47,8 +47,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.in_place_changes import check_kept
 from trimaran.graph.trace.live_bytes import WEIGHTS
-from trimaran.graph.trace.record import Recorder, Store
-from trimaran.memory_budget.device import Device
+from trimaran.graph.trace.record import ByteStore, Recorder
+from trimaran.memory_budget.device import LoopDevice
 from trimaran.memory_hooks.accountant import Accountant
 from trimaran.memory_hooks.arena import PAGE_BYTES
 from trimaran.memory_hooks.copies import ArenaStore
@@ -342,7 +342,7 @@ class StepRecorder:
         self,
         place: ModePlace,
         elsewhere: Callable[[torch.UntypedStorage], bool],
-        device_of: Callable[[Recording], Device],
+        device_of: Callable[[Recording], LoopDevice],
     ) -> None:
         self._place = place
         self._elsewhere = elsewhere
@@ -430,7 +430,7 @@ class StepRecorder:
             with self._place.on_top():
                 recorder.abandon()
 
-    def _store(self) -> Store | None:
+    def _store(self) -> ByteStore | None:
         """Page-locked memory for what a GPU packs, once a recording has told how much that is; else ordinary memory.
 
         Copies to ordinary memory keep the host waiting, and the times of operations are those of a GPU that waits.

@@ -43,7 +43,7 @@ class Codec(Protocol):
     """
 
     name: str
-    traffic: "Traffic"
+    traffic: "CodecTraffic"
 
     def takes(self, views: Sequence[View], start: int) -> bool:
         """Whether it can code a storage.
@@ -74,7 +74,7 @@ class Codec(Protocol):
 
 
 @dataclass(slots=True)
-class Traffic:
+class CodecTraffic:
     """Bytes into and out of a codec.
 
     Attributes:
@@ -91,7 +91,7 @@ class Traffic:
         return self.raw_bytes / self.coded_bytes if self.coded_bytes else 1.0
 
 
-class _Chunk(NamedTuple):
+class _ChunkCode(NamedTuple):
     """Place of the code of a chunk in the slot; a chunk that could not be coded is its code."""
 
     start: int
@@ -116,7 +116,7 @@ class Coding:
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._chunks: tuple[_Chunk, ...] = ()
+        self._chunks: tuple[_ChunkCode, ...] = ()
         self.nbytes = 0
 
     def save(self, device: Bytes, host: Bytes) -> None:
@@ -132,7 +132,7 @@ class Coding:
             length = self._codec.encode(chunk, host[place : place + len(chunk)])
             if not length:
                 host[place : place + len(chunk)] = chunk
-            chunks.append(_Chunk(place, place + (length or len(chunk)), len(chunk), bool(length)))
+            chunks.append(_ChunkCode(place, place + (length or len(chunk)), len(chunk), bool(length)))
             place = chunks[-1].stop
         self._chunks, self.nbytes = tuple(chunks), place
         with self._guard:
@@ -187,7 +187,7 @@ class SparseCodec:
                 f"words have 1, 2, 4 or 8 bytes, not {word_bytes}", code="codec.bad-word-size", word_bytes=word_bytes
             )
         self._word = _WORDS[word_bytes]
-        self.traffic = Traffic()
+        self.traffic = CodecTraffic()
 
     def takes(self, views: Sequence[View], start: int) -> bool:
         """Always: what has few zeros stays as it is."""
@@ -241,7 +241,7 @@ class Bf16Codec:
     name = "bf16"
 
     def __init__(self) -> None:
-        self.traffic = Traffic()
+        self.traffic = CodecTraffic()
 
     def takes(self, views: Sequence[View], start: int) -> bool:
         """Where all that is seen of a storage is fp32."""

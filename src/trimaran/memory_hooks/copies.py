@@ -50,7 +50,7 @@ import torch
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
 from trimaran.graph.trace.record import Aside
 from trimaran.memory_hooks.arena import HostArena, Slot
-from trimaran.memory_hooks.coding import CODECS, Codec, Coding, Traffic, bytes_at
+from trimaran.memory_hooks.coding import CODECS, Codec, CodecTraffic, Coding, bytes_at
 
 TO_HOST = "d2h"
 TO_DEVICE = "h2d"
@@ -248,7 +248,7 @@ class HostEngine(CopyEngine):
         self.check_open(lane)
         return HostCopy(self._lanes[lane].submit(self._perform, [_Job(storage, offset, slot, lane)]), lane)
 
-    def traffic(self, codec: str) -> Traffic:
+    def traffic(self, codec: str) -> CodecTraffic:
         """What a codec that plans name has coded so far.
 
         Args:

@@ -29,12 +29,12 @@ from trimaran.graph.trace.in_place_changes import Witness
 from trimaran.graph.trace.storages import has_storage
 from trimaran.memory_hooks.arena import HostArena
 from trimaran.memory_hooks.copies import CopyEngine, check_device
-from trimaran.memory_hooks.planned import Planned
+from trimaran.memory_hooks.planned import PlannedSteps
 from trimaran.memory_hooks.reactive import LOOKS, Reactive
 from trimaran.memory_hooks.recompute import repeat
 from trimaran.memory_hooks.residence import Handle, MemoryStatistics, Repeat, Residence
 from trimaran.memory_hooks.schedule import Externals, PackTick, Schedule, make_schedule, staying
-from trimaran.memory_hooks.units import ForwardPass, Kept
+from trimaran.memory_hooks.units import ForwardPass, KeptTensor
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
 
 _TRANSFORM = (
@@ -88,7 +88,7 @@ class MemoryExecutor:
         self._schedule = None if recording is None else make_schedule(recording.trace, plan, recording.externals)
         recipes: Repeat = _no_recipes if recording is None else functools.partial(repeat, recording)
         self._residence = Residence(engine, arena, recipes, self._externals)
-        self._planned = Planned(self._residence, observe, self._externals)
+        self._planned = PlannedSteps(self._residence, observe, self._externals)
         self._reactive = Reactive(self._residence, smallest_bytes)
         self._kept = weakref.WeakSet(tensor.untyped_storage() for tensor in keep)
         if recording is not None:
@@ -175,7 +175,7 @@ class MemoryExecutor:
             return self._leave(tensor, forward)  # what recipes read is no more there
         forward.packs = index + 1
         if tick.unit is None and not tick.steps and self._observe is None:
-            return Kept(tensor.detach(), tensor._version, forward, index)
+            return KeptTensor(tensor.detach(), tensor._version, forward, index)
         return self._pack_planned(tensor, forward, tick, index, inside)
 
     def unpack(self, packed: Any) -> torch.Tensor:
@@ -201,7 +201,7 @@ class MemoryExecutor:
                 needed = packed.unit if type(packed) is Handle else None
                 self._reactive.sweep(forward, looks=None if first else LOOKS, needed=needed)
         tensor: torch.Tensor
-        if type(packed) is Kept:
+        if type(packed) is KeptTensor:
             schedule = forward.schedule
             planned = schedule is not None and index < len(schedule.packs)
             tensor = packed.give(schedule.packs[index].node if planned and schedule is not None else "")
@@ -269,8 +269,8 @@ class MemoryExecutor:
             return self._kept_handle(tensor, forward, index)
         return self._reactive.pack(forward, tensor, index)
 
-    def _kept_handle(self, tensor: torch.Tensor, forward: ForwardPass | None, index: int) -> Kept:
-        return Kept(tensor.detach(), tensor._version, forward, index)
+    def _kept_handle(self, tensor: torch.Tensor, forward: ForwardPass | None, index: int) -> KeptTensor:
+        return KeptTensor(tensor.detach(), tensor._version, forward, index)
 
     def _begin(self) -> ForwardPass:
         self._residence.done.forward_passes += 1

@@ -44,7 +44,7 @@ Group = dict[str, Any]
 
 
 @dataclass(slots=True, kw_only=True)
-class Bucket:
+class ParameterBucket:
     """Parameters that are updated together.
 
     Attributes:
@@ -68,7 +68,7 @@ class Bucket:
         self.nbytes += parameter.nbytes
 
 
-def fill_buckets(groups: Sequence[Group], nbytes: int) -> list[Bucket]:
+def fill_buckets(groups: Sequence[Group], nbytes: int) -> list[ParameterBucket]:
     """Parameters that have a gradient, in order, in buckets.
 
     Args:
@@ -82,19 +82,19 @@ def fill_buckets(groups: Sequence[Group], nbytes: int) -> list[Bucket]:
         >>> [len(bucket.parameters) for bucket in fill_buckets([{"params": parameters}], 16)]
         [2, 1, 1]
     """
-    buckets: list[Bucket] = []
+    buckets: list[ParameterBucket] = []
     for group in groups:
         for parameter in group["params"]:
             if parameter.grad is None:
                 continue
             if not buckets or buckets[-1].nbytes + parameter.nbytes > nbytes:
-                buckets.append(Bucket())
+                buckets.append(ParameterBucket())
             buckets[-1].add(group, parameter)
     return buckets
 
 
 @contextmanager
-def narrowed(optimizer: Optimizer, bucket: Bucket) -> Iterator[None]:
+def narrowed(optimizer: Optimizer, bucket: ParameterBucket) -> Iterator[None]:
     """The optimizer's groups have only the parameters of a bucket; their options are the same objects as before.
 
     Args:
@@ -114,7 +114,7 @@ def narrowed(optimizer: Optimizer, bucket: Bucket) -> Iterator[None]:
             group["params"] = parameters
 
 
-class Place:
+class StateSlot:
     """A tensor of state and its slot on the host.
 
     Args:
@@ -238,7 +238,7 @@ class HostState:
         self._engine = engine
         self._arena = arena
         self._parameter_bytes = max(1, int(bucket_bytes / share)) if share else bucket_bytes
-        self._places: dict[Key, Place] = {}
+        self._places: dict[Key, StateSlot] = {}
         self._plain = plain_step(optimizer)
         self._before = vars(optimizer).get("step")
         self._ours = _as_method(optimizer, self)
@@ -320,7 +320,7 @@ class HostState:
             if self._before is not None:
                 self._optimizer.step = self._before  # type: ignore[method-assign]
 
-    def _current(self) -> Iterator[tuple[Key, Place]]:
+    def _current(self) -> Iterator[tuple[Key, StateSlot]]:
         """State on the host that is still the optimizer's; the user has discarded the rest."""
         for key, place in list(self._places.items()):
             parameter, name = key
@@ -330,7 +330,7 @@ class HostState:
                 self._settle()
                 self._places.pop(key).free()
 
-    def _load(self, bucket: Bucket) -> list[tuple[Key, torch.Tensor, Copy]]:
+    def _load(self, bucket: ParameterBucket) -> list[tuple[Key, torch.Tensor, Copy]]:
         found = []
         for parameter in bucket.parameters:
             for name, value in self._optimizer.state.get(parameter, {}).items():
@@ -364,13 +364,13 @@ class HostState:
         for _ in self._current():
             pass  # gives back the slots of what was thrown away
 
-    def _place(self, key: Key, value: torch.Tensor) -> Place:
+    def _place(self, key: Key, value: torch.Tensor) -> StateSlot:
         place = self._places.get(key)
         if place is None or not place.suits(value):
             if place is not None:
                 self._settle()
                 place.free()
-            place = self._places[key] = Place(value, self._arena)
+            place = self._places[key] = StateSlot(value, self._arena)
         return place
 
     def _settle(self) -> None:

@@ -97,7 +97,7 @@ def _kept(kind: type) -> tuple[tuple[str, bool], ...]:
     return (*plain, ("_raw_saved_other", True)) if "_raw_saved_other" in names else tuple(plain)
 
 
-class Planned:
+class PlannedSteps:
     """The steps of a plan.
 
     Args:

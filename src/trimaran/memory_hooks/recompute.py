@@ -26,12 +26,12 @@ from trimaran.graph.trace.calls import (
 )
 from trimaran.graph.trace.record import Operations
 from trimaran.graph.trace.storages import has_storage, look
-from trimaran.program.memory import Recipe
+from trimaran.program.memory import RecomputeRecipe
 
 Storages = Mapping[int, torch.UntypedStorage]
 
 
-def repeat(recording: Recording, recipe: Recipe, sources: Storages) -> Storages:
+def repeat(recording: Recording, recipe: RecomputeRecipe, sources: Storages) -> Storages:
     """Recompute the storage of a recipe.
 
     Args:

@@ -28,7 +28,7 @@ from trimaran.memory_hooks.copies import CopyEngine
 from trimaran.memory_hooks.recompute_check import Fingerprints, describe, differs
 from trimaran.memory_hooks.schedule import Externals
 from trimaran.memory_hooks.units import ForwardPass, Unit
-from trimaran.program.memory import Recipe
+from trimaran.program.memory import RecomputeRecipe
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Counts of a step
@@ -87,7 +87,7 @@ class MemoryStatistics:
         self.failed_recipes = tuple(sorted({*self.failed_recipes, *numbers}))
 
 
-Repeat = Callable[[Recipe, Mapping[int, torch.UntypedStorage]], Mapping[int, torch.UntypedStorage]]
+Repeat = Callable[[RecomputeRecipe, Mapping[int, torch.UntypedStorage]], Mapping[int, torch.UntypedStorage]]
 """Runs a recipe on its sources, and gives what it makes."""
 
 

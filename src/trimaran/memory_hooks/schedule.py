@@ -27,7 +27,7 @@ from trimaran.base.errors import InputError
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.storages import dtype_of, extent, has_storage
 from trimaran.graph.trace.types import Role, StepTrace, TraceStorage, View
-from trimaran.program.memory import MEMORY_KINDS, Decision, MemoryPlan, Recipe
+from trimaran.program.memory import MEMORY_KINDS, Decision, MemoryPlan, RecomputeRecipe
 from trimaran.program.types import Kind
 
 Reference = weakref.ref[torch.UntypedStorage]
@@ -57,7 +57,7 @@ class Externals:
         """Whether something that a recipe reads is no more there."""
         return any(one is None or one() is None for sources in self._of.values() for one in sources.values())
 
-    def hold(self, recipe: Recipe) -> Mapping[int, torch.UntypedStorage]:
+    def hold(self, recipe: RecomputeRecipe) -> Mapping[int, torch.UntypedStorage]:
         """Externals that a recipe reads, by number; those that are gone are left out."""
         found = {number: one() for number, one in self._of.get(recipe.storage, {}).items() if one is not None}
         return {number: storage for number, storage in found.items() if storage is not None}
@@ -158,7 +158,7 @@ class UnitPlan:
     unpacks: int = 0
     start: int = 0
     stop: int
-    recipe: Recipe | None = None
+    recipe: RecomputeRecipe | None = None
     reads: tuple[int, ...] = ()
     outside: bool = False
     views: tuple[View, ...] = ()

@@ -130,7 +130,7 @@ class Unit:
         return self.recipe is not None and self.sources is not None and all(source.alive for source in self.sources)
 
 
-class Kept(NamedTuple):
+class KeptTensor(NamedTuple):
     """A handle that keeps its tensor, as autograd does.
 
     Attributes:

@@ -14,7 +14,7 @@ import numpy as np
 
 from trimaran.placement.list_scheduling import urgencies
 from trimaran.placement.problem import Flat
-from trimaran.placement.schedule import Layout, by_start, lay
+from trimaran.placement.schedule import NodeSchedule, by_start, lay
 
 if TYPE_CHECKING:
     from trimaran.placement import kernel
@@ -45,7 +45,7 @@ class Order:
     tasks: list[int]
 
 
-def order_of(flat: Flat, layout: Layout) -> Order:
+def order_of(flat: Flat, layout: NodeSchedule) -> Order:
     """The devices and the tasks of a schedule."""
     return Order(on=list(layout.on), tasks=[item for item in layout.order if item < 2 * flat.n])
 
@@ -157,7 +157,7 @@ def anneal(
     return found, float(state.figures[kernel.BEST])
 
 
-def written_out(flat: Flat, order: Order) -> Layout:
+def written_out(flat: Flat, order: Order) -> NodeSchedule:
     """The schedule of an order; transfers in the gaps that the decoder finds for them."""
     from trimaran.placement import kernel
 

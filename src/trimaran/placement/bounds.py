@@ -13,7 +13,7 @@
 from collections.abc import Sequence
 
 from trimaran.placement.problem import Flat
-from trimaran.placement.schedule import Layout
+from trimaran.placement.schedule import NodeSchedule
 
 
 def least_s(flat: Flat) -> float:
@@ -75,7 +75,7 @@ _CHAIN = 0.97
 """Share of the work on the longest way from which a network is as good as a chain."""
 
 
-def reasons(flat: Flat, layout: Layout) -> tuple[str, ...]:
+def reasons(flat: Flat, layout: NodeSchedule) -> tuple[str, ...]:
     """The limits of a schedule.
 
     Args:
@@ -109,7 +109,7 @@ def reasons(flat: Flat, layout: Layout) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _alone(flat: Flat, layout: Layout) -> float:
+def _alone(flat: Flat, layout: NodeSchedule) -> float:
     """Time in which at most one device computes [s]."""
     events = []
     for task in range(2 * flat.n):

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trimaran.base.errors import SolverError
-from trimaran.placement.problem import PlacementNode, PlacementProblem, Run, Transfer
+from trimaran.placement.problem import NodeRun, NodeTransfer, PlacementNode, PlacementProblem
 
 _SLACK = 1e-9
 """Share of the step by which times may differ: the rounding of floats, summed up."""
@@ -40,7 +40,7 @@ class Score:
     busy_s: tuple[float, ...]
 
 
-def check(problem: PlacementProblem, schedule: Sequence[Run], transfers: Sequence[Transfer]) -> Score:
+def check(problem: PlacementProblem, schedule: Sequence[NodeRun], transfers: Sequence[NodeTransfer]) -> Score:
     """Go through all rules.
 
     Args:
@@ -69,15 +69,20 @@ class _Audit:
     """One schedule under examination."""
 
     def __init__(
-        self, problem: PlacementProblem, schedule: Sequence[Run], transfers: Sequence[Transfer], *, slack_s: float
+        self,
+        problem: PlacementProblem,
+        schedule: Sequence[NodeRun],
+        transfers: Sequence[NodeTransfer],
+        *,
+        slack_s: float,
     ) -> None:
         self.problem = problem
         self.schedule = schedule
         self.transfers = transfers
         self.slack_s = slack_s
         self.nodes: Mapping[str, PlacementNode] = {node.name: node for node in problem.nodes}
-        self.runs: dict[tuple[str, str], Run] = {}
-        self.arrivals: dict[tuple[str, str, int, int], Transfer] = {}
+        self.runs: dict[tuple[str, str], NodeRun] = {}
+        self.arrivals: dict[tuple[str, str, int, int], NodeTransfer] = {}
         self.readers: dict[str, list[str]] = {node.name: [] for node in problem.nodes}
         for producer, consumer in problem.edges:
             self.readers[problem.nodes[producer].name].append(problem.nodes[consumer].name)
@@ -142,7 +147,7 @@ class _Audit:
 
     def links_carry_one_thing(self) -> None:
         """Rule 4."""
-        held: dict[str, list[Transfer]] = {}
+        held: dict[str, list[NodeTransfer]] = {}
         for transfer in self.transfers:
             for link in transfer.links:
                 held.setdefault(link, []).append(transfer)
@@ -190,14 +195,14 @@ class _Audit:
                 )
         return peaks
 
-    def _lasts(self, what: str, item: Run | Transfer, seconds: float) -> None:
+    def _lasts(self, what: str, item: NodeRun | NodeTransfer, seconds: float) -> None:
         if item.start_s < -self.slack_s or abs(item.end_s - item.start_s - seconds) > self.slack_s:
             raise _broken(
                 f"{what} goes from {item.start_s} s to {item.end_s} s, it takes {seconds} s",
                 code="placement.wrong-duration",
             )
 
-    def _before(self, what: str, item: Run | Transfer, first: Run | Transfer) -> None:
+    def _before(self, what: str, item: NodeRun | NodeTransfer, first: NodeRun | NodeTransfer) -> None:
         if item.start_s < first.end_s - self.slack_s:
             raise _broken(
                 f"{what} starts at {item.start_s} s, before {_what(first)} has ended at {first.end_s} s",
@@ -206,7 +211,7 @@ class _Audit:
                 first=_what(first),
             )
 
-    def _one_at_a_time(self, where: str, items: Iterable[Run | Transfer]) -> None:
+    def _one_at_a_time(self, where: str, items: Iterable[NodeRun | NodeTransfer]) -> None:
         ordered = sorted(items, key=lambda item: (item.start_s, item.end_s))
         for first, second in itertools.pairwise(ordered):
             if second.start_s < first.end_s - self.slack_s:
@@ -218,8 +223,8 @@ class _Audit:
                 )
 
 
-def _what(item: Run | Transfer) -> str:
-    if isinstance(item, Run):
+def _what(item: NodeRun | NodeTransfer) -> str:
+    if isinstance(item, NodeRun):
         return f"{item.phase} of {item.node}"
     return f"transfer {item.phase} of {item.node} from {item.source} to {item.target}"
 

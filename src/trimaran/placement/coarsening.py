@@ -69,7 +69,7 @@ def neighbours(flat: Flat, most_s: float) -> Coarse:
     return _merged(flat, most_s, only_chains=False)
 
 
-class _Groups:
+class _MergedGroups:
     """Groups in the making, named by one of their members."""
 
     def __init__(self, flat: Flat) -> None:
@@ -98,7 +98,7 @@ class _Groups:
 
 
 def _merged(flat: Flat, most_s: float, *, only_chains: bool) -> Coarse:
-    made = _Groups(flat)
+    made = _MergedGroups(flat)
     changed = True
     while changed:
         changed = False
@@ -119,7 +119,7 @@ def _merged(flat: Flat, most_s: float, *, only_chains: bool) -> Coarse:
     return _contracted(flat, made)
 
 
-def _siblings(made: _Groups, most_s: float) -> bool:
+def _siblings(made: _MergedGroups, most_s: float) -> bool:
     """Join nodes that read the same and are read by the same; whether there were any."""
     alike: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     changed = False
@@ -135,7 +135,7 @@ def _siblings(made: _Groups, most_s: float) -> bool:
     return changed
 
 
-def _contracted(flat: Flat, made: _Groups) -> Coarse:
+def _contracted(flat: Flat, made: _MergedGroups) -> Coarse:
     """The problem of the groups, in an order in which they can run."""
     waits = {node: len(made.reads[node]) for node in made.members}
     first = {node: min(members) for node, members in made.members.items()}

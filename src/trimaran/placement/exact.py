@@ -32,7 +32,7 @@ from ortools.sat.python import cp_model
 
 from trimaran.placement.bounds import least_s
 from trimaran.placement.problem import Flat
-from trimaran.placement.schedule import Layout, by_start, lay, length_of, memory_of_all, releases, transfers_of
+from trimaran.placement.schedule import NodeSchedule, by_start, lay, length_of, memory_of_all, releases, transfers_of
 
 TICKS = 1 << 22
 """Ticks of the longest schedule that is considered: rounding is below a millionth of it."""
@@ -185,7 +185,7 @@ class Model:
                 model.add(turn >= forward)
                 model.add(self.makespan >= turn + backward)
 
-    def hint(self, layout: Layout) -> None:
+    def hint(self, layout: NodeSchedule) -> None:
         """Start the search from a schedule."""
         flat, model, n = self.flat, self.model, self.flat.n
         for node in range(n):
@@ -270,7 +270,7 @@ class Proof:
         work: deterministic time spent
     """
 
-    layout: Layout | None
+    layout: NodeSchedule | None
     bound_s: float
     optimal: bool
     infeasible: bool
@@ -279,7 +279,7 @@ class Proof:
 
 def solve(
     flat: Flat,
-    start: Layout,
+    start: NodeSchedule,
     *,
     wall_s: float,
     work: float,
@@ -337,7 +337,7 @@ def _all_transfers(flat: Flat) -> float:
     return (flat.devices - 1) * sum(slowest)
 
 
-def read(model: Model, flat: Flat, solver: cp_model.CpSolver, *, memory: bool) -> Layout:
+def read(model: Model, flat: Flat, solver: cp_model.CpSolver, *, memory: bool) -> NodeSchedule:
     """The solver's order, with the times that follow from it."""
     on = [next(d for d in range(flat.devices) if solver.boolean_value(choices[d])) for choices in model.on]
     items = [*range(2 * flat.n), *transfers_of(flat, on)]

@@ -44,7 +44,7 @@ _LATENCY, _RATE = range(2)
 _FREE_FROM, _USED, _LAST = range(3)
 _KEY, _LINK, _AT, _BEFORE, _AFTER = range(5)
 _MET, _NEW, _SPARE = range(3)
-# Places of `State.counts` and `State.figures`.
+# Places of `AnnealingState.counts` and `AnnealingState.figures`.
 _N_MET, _N_KEPT, _N_NEW, _N_SPARE, _STOPPED, _MARK, _PATH, STEPS, ACCEPTED, MOVES = range(10)
 NOW, BEST, _COST = range(3)
 
@@ -86,7 +86,7 @@ class Numbers(NamedTuple):
     price: Floats
 
 
-class State(NamedTuple):
+class AnnealingState(NamedTuple):
     """Where an annealing is.
 
     Attributes:
@@ -141,7 +141,7 @@ class State(NamedTuple):
     random: NDArray[np.uint64]
 
 
-def begin(numbers: Numbers, on: Sequence[int], sequence: Sequence[int], links: int, seed: int) -> State:
+def begin(numbers: Numbers, on: Sequence[int], sequence: Sequence[int], links: int, seed: int) -> AnnealingState:
     """The state at the start of an annealing.
 
     Args:
@@ -158,7 +158,7 @@ def begin(numbers: Numbers, on: Sequence[int], sequence: Sequence[int], links: i
     records = 2 * max(1, widest) * int(np.minimum(readers, devices - 1).sum()) + 1
     stacks = np.zeros((3, 2 * records), dtype=np.int64)
     stacks[_SPARE] = np.arange(2 * records)[::-1]
-    state = State(
+    state = AnnealingState(
         on=np.array(on, dtype=np.int64),
         seq=np.array(sequence, dtype=np.int64),
         pos=np.zeros(2 * n, dtype=np.int64),
@@ -198,7 +198,7 @@ def compiled() -> bool:
     )
 
 
-def met(state: State) -> list[tuple[int, float, float]]:
+def met(state: AnnealingState) -> list[tuple[int, float, float]]:
     """The transfers of the last decoding: what each carries (as in `records`), its begin and its end [s]."""
     found = {}
     for number in range(int(state.counts[_N_MET])):
@@ -341,7 +341,7 @@ def _on_again(records: Ints, times: Floats, last: Ints, arrival: Floats, record:
 
 
 @_compiled
-def _decoded(p: Numbers, s: State, first: int, limit: float) -> float:
+def _decoded(p: Numbers, s: AnnealingState, first: int, limit: float) -> float:
     """End of the step, the tasks before a position as they were; infinite once it is known to be beyond a limit [s]."""
     needs_at, needs, tasks, pairs, ways_at, ways = p.needs_at, p.needs, p.tasks, p.pairs, p.ways_at, p.ways
     on, seq, ends, causes, load, device = s.on, s.seq, s.ends, s.causes, s.load, s.device
@@ -464,7 +464,7 @@ def _decoded(p: Numbers, s: State, first: int, limit: float) -> float:
 
 
 @_compiled
-def _keep(s: State, first: int) -> None:
+def _keep(s: AnnealingState, first: int) -> None:
     """Keep what was decoded from a position on."""
     kept, stacks, counts = s.kept, s.stacks, s.counts
     for number in range(counts[_N_KEPT], counts[_N_MET]):
@@ -481,7 +481,7 @@ def _keep(s: State, first: int) -> None:
 
 
 @_compiled
-def _drop(s: State, first: int) -> None:
+def _drop(s: AnnealingState, first: int) -> None:
     """Forget what was decoded from a position on; the sequence is still that of the move."""
     seq, ends, causes, records, stacks, counts = s.seq, s.ends, s.causes, s.records, s.stacks, s.counts
     for at in range(first, counts[_STOPPED]):
@@ -498,7 +498,7 @@ def _drop(s: State, first: int) -> None:
 
 
 @_compiled
-def _priced(p: Numbers, s: State) -> float:
+def _priced(p: Numbers, s: AnnealingState) -> float:
     """Seconds for the bytes that devices would lack if all that they ever hold were there at once [s]."""
     if p.price[0] <= 0.0:
         return 0.0
@@ -523,7 +523,7 @@ def _priced(p: Numbers, s: State) -> float:
     return p.price[0] * over + p.price[1] if over > 0.0 else 0.0
 
 
-def decode(p: Numbers, s: State) -> None:
+def decode(p: Numbers, s: AnnealingState) -> None:
     """Go through all of a state, whatever its length; not compiled itself, or all that it calls would be once more."""
     n = len(s.on)
     s.pos[s.seq] = np.arange(2 * n)
@@ -651,7 +651,7 @@ def _target(needs_at: Ints, needs: Ints, on: Ints, seq: Ints, pos: Ints, task: i
 
 
 @_compiled
-def anneal(p: Numbers, s: State, until: int, total: int, hot: float, cold: float, goal: float) -> None:
+def anneal(p: Numbers, s: AnnealingState, until: int, total: int, hot: float, cold: float, goal: float) -> None:
     """Try moves.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from trimaran.placement.problem import Flat
-from trimaran.placement.schedule import Layout, by_start, lay
+from trimaran.placement.schedule import NodeSchedule, by_start, lay
 
 
 def urgencies(flat: Flat, crossing: float) -> list[float]:
@@ -139,12 +139,12 @@ class Filling:
         self.devices[device].take(begin, length)
         self.start[task], self.end[task] = begin, begin + length
 
-    def done(self) -> Layout:
+    def done(self) -> NodeSchedule:
         """The schedule."""
         return lay(self.flat, self.on, by_start(self.flat, self.start, self.end))
 
 
-def list_schedule(flat: Flat, crossing: float = 1.0) -> Layout:
+def list_schedule(flat: Flat, crossing: float = 1.0) -> NodeSchedule:
     """The schedule in which each node, most urgent first, goes where its forward ends earliest.
 
     Args:

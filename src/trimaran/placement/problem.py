@@ -97,7 +97,7 @@ class PlacementProblem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class NodeRun:
     """A forward or backward of a node in the schedule.
 
     Attributes:
@@ -116,7 +116,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class NodeTransfer:
     """A tensor that crosses to another device.
 
     Attributes:
@@ -159,8 +159,8 @@ class Placement:
     """
 
     device_of: Mapping[str, int]
-    schedule: tuple[Run, ...]
-    transfers: tuple[Transfer, ...]
+    schedule: tuple[NodeRun, ...]
+    transfers: tuple[NodeTransfer, ...]
     makespan_s: float
     serial_s: float
     bound_s: float

@@ -15,7 +15,7 @@ from trimaran.placement.problem import Flat
 
 
 @dataclass(slots=True, kw_only=True)
-class Layout:
+class NodeSchedule:
     """A schedule: where each node is, and when each item runs.
 
     Attributes:
@@ -75,7 +75,7 @@ def by_start(flat: Flat, start: dict[int, float], end: dict[int, float]) -> list
 
 def lay(
     flat: Flat, on: Sequence[int], order: Sequence[int], after: Mapping[int, Sequence[int]] | None = None
-) -> Layout:
+) -> NodeSchedule:
     """The earliest times of an order.
 
     Args:
@@ -114,7 +114,7 @@ def lay(
         start[item] = begin
         end[item] = begin + length
     makespan = max(end.values(), default=0.0)
-    return Layout(on=list(on), order=list(order), start=start, end=end, makespan_s=makespan)
+    return NodeSchedule(on=list(on), order=list(order), start=start, end=end, makespan_s=makespan)
 
 
 def _task(flat: Flat, on: Sequence[int], task: int, end: dict[int, float]) -> tuple[float, float, int]:
@@ -146,12 +146,12 @@ def memory_of_all(flat: Flat) -> float:
     return sum(flat.state) + sum(flat.held) + sum(flat.out_bytes) + (flat.devices - 1) * sum(flat.grad_bytes)
 
 
-def fits(flat: Flat, layout: Layout) -> bool:
+def fits(flat: Flat, layout: NodeSchedule) -> bool:
     """Whether a schedule stays within every device's memory."""
     return all(peak <= memory for peak, memory in zip(peaks(flat, layout), flat.memory, strict=True))
 
 
-def peaks(flat: Flat, layout: Layout) -> list[float]:
+def peaks(flat: Flat, layout: NodeSchedule) -> list[float]:
     """Most that lives on each device at once [bytes]."""
     n, devices, on, start, end = flat.n, flat.devices, layout.on, layout.start, layout.end
     events: list[list[tuple[float, int, float]]] = [[] for _ in range(devices)]

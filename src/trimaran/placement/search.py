@@ -16,7 +16,7 @@ from trimaran.placement.bounds import least_s
 from trimaran.placement.coarsening import Coarse, chains, neighbours
 from trimaran.placement.list_scheduling import list_schedule
 from trimaran.placement.problem import Flat
-from trimaran.placement.schedule import Layout, lay, memory_of_all
+from trimaran.placement.schedule import NodeSchedule, lay, memory_of_all
 
 SHARES = (1.0, 0.5, 0.25, 0.0)
 """Shares of edges that lists take to cross; HEFT's first."""
@@ -30,7 +30,7 @@ LARGE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SearchLimits:
     """How much may be spent.
 
     Attributes:
@@ -63,7 +63,7 @@ class Limits:
         left_s = self.left_s
         return left_s if math.isinf(left_s) else max(0.1, min(left_s, allowed_cores() * share * left_s))
 
-    def until(self, share: float) -> "Limits":
+    def until(self, share: float) -> "SearchLimits":
         """The same, to be done in a share of the time that is left."""
         left_s = self.left_s
         return self if math.isinf(left_s) else replace(self, deadline=time.monotonic() + share * max(left_s, 0.0))
@@ -73,7 +73,7 @@ class Limits:
         return self.left_s <= 0.0
 
 
-def lists(flat: Flat, limits: Limits) -> list[Layout]:
+def lists(flat: Flat, limits: SearchLimits) -> list[NodeSchedule]:
     """Schedules by lists, that of HEFT first, and everything on one device.
 
     Args:
@@ -88,7 +88,7 @@ def lists(flat: Flat, limits: Limits) -> list[Layout]:
     return found
 
 
-def better(one: Layout, other: Layout | None) -> Layout:
+def better(one: NodeSchedule, other: NodeSchedule | None) -> NodeSchedule:
     """The shorter of two schedules; the first where they are as long."""
     return other if other is not None and other.makespan_s < one.makespan_s else one
 
@@ -124,7 +124,7 @@ def levels(flat: Flat) -> list[Coarse]:
     return found
 
 
-def annealed(flat: Flat, start: Layout, limits: Limits, *, cold: bool = False) -> Layout:
+def annealed(flat: Flat, start: NodeSchedule, limits: SearchLimits, *, cold: bool = False) -> NodeSchedule:
     """The best of several annealings, on groups first where there are many nodes.
 
     Args:
@@ -155,14 +155,14 @@ _TIMES = 3
 """Annealings of a small problem."""
 
 
-def _best_of(flat: Flat, start: Layout, found: Sequence[tuple[Order, float]]) -> Layout:
+def _best_of(flat: Flat, start: NodeSchedule, found: Sequence[tuple[Order, float]]) -> NodeSchedule:
     """The schedule of the shortest of some orders with the ends of their steps [s], or the start."""
     order, makespan_s = min(found, key=lambda one: one[1])
     return better(start, written_out(flat, order)) if makespan_s < start.makespan_s else start
 
 
 def _cooled(
-    flat: Flat, start: Order, limits: Limits, steps: float, *, hot: float, number: int, share: float = 1.0
+    flat: Flat, start: Order, limits: SearchLimits, steps: float, *, hot: float, number: int, share: float = 1.0
 ) -> tuple[Order, float]:
     """One annealing from hot to cold, in a share of the time that is left; an order, and the end of its step [s]."""
     until = math.inf if math.isinf(limits.deadline) else time.monotonic() + share * max(0.0, limits.left_s)
@@ -174,7 +174,7 @@ def _cooled(
 
 
 def descent(
-    flat: Flat, coarser: Sequence[Coarse], start: Layout, limits: Limits, *, programmed: bool = False
+    flat: Flat, coarser: Sequence[Coarse], start: NodeSchedule, limits: SearchLimits, *, programmed: bool = False
 ) -> tuple[Order, float]:
     """Anneal the coarsest problem, then each finer one from what came out, less hot.
 
@@ -214,7 +214,7 @@ _PROGRAM = 0.2
 """Share of the time that is left, or of the work, that a constraint program of the coarsest problem gets."""
 
 
-def _programmed(coarsest: Flat, order: Order, makespan_s: float, limits: Limits) -> tuple[Order, float]:
+def _programmed(coarsest: Flat, order: Order, makespan_s: float, limits: SearchLimits) -> tuple[Order, float]:
     """What a constraint program makes of an order of the coarsest problem, with the end of its step [s]."""
     from trimaran.placement import exact  # brings a solver that takes a second to import
 
@@ -239,7 +239,7 @@ def _programmed(coarsest: Flat, order: Order, makespan_s: float, limits: Limits)
     return order, makespan_s
 
 
-def searched(flat: Flat, start: Layout, limits: Limits, pool: ThreadPoolExecutor) -> Layout:
+def searched(flat: Flat, start: NodeSchedule, limits: SearchLimits, pool: ThreadPoolExecutor) -> NodeSchedule:
     """The best of several descents; one has a constraint program of the coarsest problem on its way.
 
     Args:
@@ -266,7 +266,7 @@ def searched(flat: Flat, start: Layout, limits: Limits, pool: ThreadPoolExecutor
     return _best_of(flat, start, [run.result() for run in runs])
 
 
-def squeezed(flat: Flat, starts: Sequence[Layout], limits: Limits) -> list[Layout]:
+def squeezed(flat: Flat, starts: Sequence[NodeSchedule], limits: SearchLimits) -> list[NodeSchedule]:
     """Schedules found by annealing in which memory that is not there costs time.
 
     Args:

@@ -11,9 +11,9 @@ from trimaran.base.units import format_bytes, format_count
 from trimaran.placement.annealing import COMPILING_S, STEPS_PER_S, compiled, order_of, prepare, speed
 from trimaran.placement.bounds import least_s, reasons
 from trimaran.placement.check import check
-from trimaran.placement.problem import Flat, Placement, PlacementProblem, Run, Transfer, flatten
-from trimaran.placement.schedule import Layout, by_start, fits
-from trimaran.placement.search import Limits, better, lists, squeezed
+from trimaran.placement.problem import Flat, NodeRun, NodeTransfer, Placement, PlacementProblem, flatten
+from trimaran.placement.schedule import NodeSchedule, by_start, fits
+from trimaran.placement.search import SearchLimits, better, lists, squeezed
 from trimaran.placement.stages import by_stages, stages
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ _ROUNDING = 2e-6
 def written(
     problem: PlacementProblem,
     flat: Flat,
-    layout: Layout,
+    layout: NodeSchedule,
     *,
     bound_s: float,
     heft_s: float | None,
@@ -124,13 +124,13 @@ def written(
         start_s, end_s = layout.start[item], layout.end[item]
         if item < 2 * n:
             name, device = names[item % n], layout.on[item % n]
-            runs.append(Run(node=name, phase="F" if item < n else "B", device=device, start_s=start_s, end_s=end_s))
+            runs.append(NodeRun(node=name, phase="F" if item < n else "B", device=device, start_s=start_s, end_s=end_s))
             continue
         forward = item < 2 * n + n * devices
         node, device = divmod((item - 2 * n) % (n * devices), devices)
         source, target = (layout.on[node], device) if forward else (device, layout.on[node])
         transfers.append(
-            Transfer(
+            NodeTransfer(
                 node=names[node],
                 phase="F" if forward else "B",
                 source=source,
@@ -220,7 +220,7 @@ def place(
         raise _nothing_fits(flat, proved=True)
     if flat.devices > 1 and flat.n * flat.devices**2 > _EXACT:
         prepare()
-    limits = Limits(
+    limits = SearchLimits(
         # The rest of the time is for calls that cannot be interrupted.
         deadline=math.inf
         if time_limit_s is None
@@ -252,7 +252,9 @@ def place(
     )
 
 
-def _within(flat: Flat, first: Layout, limits: Limits, work_s: float | None, searches: int | None) -> Limits:
+def _within(
+    flat: Flat, first: NodeSchedule, limits: SearchLimits, work_s: float | None, searches: int | None
+) -> SearchLimits:
     """The limits of work that this machine can do until the deadline."""
     if not compiled() and limits.left_s < COMPILING_S:
         limits.notes.append(
@@ -277,7 +279,7 @@ def _within(flat: Flat, first: Layout, limits: Limits, work_s: float | None, sea
     )
 
 
-def _solved(flat: Flat, first: Layout, limits: Limits, gap: float) -> tuple[Layout, float, str]:
+def _solved(flat: Flat, first: NodeSchedule, limits: SearchLimits, gap: float) -> tuple[NodeSchedule, float, str]:
     """The best schedule whatever the memory, a bound [s], and how it was found."""
     bound_s = least_s(flat)
     if flat.devices == 1 or first.makespan_s <= bound_s * (1 + 1e-12):
@@ -295,8 +297,8 @@ def _solved(flat: Flat, first: Layout, limits: Limits, gap: float) -> tuple[Layo
 
 
 def _within_memory(
-    flat: Flat, candidates: list[Layout], bound_s: float, limits: Limits, gap: float
-) -> tuple[Layout, float, str]:
+    flat: Flat, candidates: list[NodeSchedule], bound_s: float, limits: SearchLimits, gap: float
+) -> tuple[NodeSchedule, float, str]:
     """The best schedule that fits.
 
     Raises:

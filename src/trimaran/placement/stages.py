@@ -26,12 +26,12 @@ from dataclasses import dataclass, field, replace
 from trimaran.placement.bounds import least_s
 from trimaran.placement.list_scheduling import Filling
 from trimaran.placement.problem import Flat
-from trimaran.placement.schedule import Layout, lay
-from trimaran.placement.search import LARGE, SMALL, Limits, annealed, better, lists, searched
+from trimaran.placement.schedule import NodeSchedule, lay
+from trimaran.placement.search import LARGE, SMALL, SearchLimits, annealed, better, lists, searched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class PlacementStage:
     """The nodes from one waist to the next, both included.
 
     Attributes:
@@ -121,21 +121,21 @@ def _parallel_to(flat: Flat) -> list[int]:
     return [whole & ~(before[node] | after[node] | 1 << node) for node in range(flat.n)]
 
 
-def stages(flat: Flat) -> list[Stage]:
+def stages(flat: Flat) -> list[PlacementStage]:
     """The network split at its waists."""
     narrow = waists(flat)
     if not narrow or flat.n == 1:
-        return [Stage(first=0, last=flat.n - 1, entry=False, exit=False)]
+        return [PlacementStage(first=0, last=flat.n - 1, entry=False, exit=False)]
     parts = []
     if narrow[0] > 0:
-        parts.append(Stage(first=0, last=narrow[0], entry=False, exit=True))
-    parts.extend(Stage(first=a, last=b, entry=True, exit=True) for a, b in itertools.pairwise(narrow))
+        parts.append(PlacementStage(first=0, last=narrow[0], entry=False, exit=True))
+    parts.extend(PlacementStage(first=a, last=b, entry=True, exit=True) for a, b in itertools.pairwise(narrow))
     if narrow[-1] < flat.n - 1:
-        parts.append(Stage(first=narrow[-1], last=flat.n - 1, entry=True, exit=False))
+        parts.append(PlacementStage(first=narrow[-1], last=flat.n - 1, entry=True, exit=False))
     return parts
 
 
-def flat_of(flat: Flat, stage: Stage, pins: dict[int, int]) -> Flat:
+def flat_of(flat: Flat, stage: PlacementStage, pins: dict[int, int]) -> Flat:
     """The problem of one stage alone.
 
     Args:
@@ -155,7 +155,7 @@ def flat_of(flat: Flat, stage: Stage, pins: dict[int, int]) -> Flat:
 # The schedules of stages as one schedule, and side nodes put back into it
 
 
-def swapped(flat: Flat, layout: Layout, one: int, other: int) -> Layout:
+def swapped(flat: Flat, layout: NodeSchedule, one: int, other: int) -> NodeSchedule:
     """The same schedule with two devices exchanged, on a machine where all are alike."""
     if one == other:
         return layout
@@ -171,7 +171,7 @@ def swapped(flat: Flat, layout: Layout, one: int, other: int) -> Layout:
     return lay(flat, [new.get(device, device) for device in layout.on], [moved(item) for item in layout.order])
 
 
-def joined(flat: Flat, parts: Sequence[tuple[Stage, Flat, Layout]]) -> Layout:
+def joined(flat: Flat, parts: Sequence[tuple[PlacementStage, Flat, NodeSchedule]]) -> NodeSchedule:
     """Stages one after another: forwards in order, backwards in reverse.
 
     Args:
@@ -198,7 +198,7 @@ def joined(flat: Flat, parts: Sequence[tuple[Stage, Flat, Layout]]) -> Layout:
     return lay(flat, on, order)
 
 
-def _global(flat: Flat, part: Flat, stage: Stage, item: int) -> int:
+def _global(flat: Flat, part: Flat, stage: PlacementStage, item: int) -> int:
     """An item of a stage by its number in the whole problem."""
     devices = flat.devices
     if item < part.n:
@@ -209,7 +209,7 @@ def _global(flat: Flat, part: Flat, stage: Stage, item: int) -> int:
     return 2 * flat.n + kind * flat.n * devices + stage.first * devices + rest
 
 
-def put_back(flat: Flat, layout: Layout, kept: Sequence[int], part: Flat, dropped: Sequence[int]) -> Layout:
+def put_back(flat: Flat, layout: NodeSchedule, kept: Sequence[int], part: Flat, dropped: Sequence[int]) -> NodeSchedule:
     """The whole problem's schedule from one that leaves out some nodes.
 
     Each connected group of them runs as soon as it can, or in the gaps that all others leave, on the device on which
@@ -285,7 +285,7 @@ def _inserted(flat: Flat, tasks: Sequence[int], group: Sequence[int], *, late: b
     return found
 
 
-def _filled(flat: Flat, on: Sequence[int], tasks: Sequence[int]) -> Layout:
+def _filled(flat: Flat, on: Sequence[int], tasks: Sequence[int]) -> NodeSchedule:
     """The schedule of a sequence; tasks that are not placed yet are skipped."""
     filling = Filling(flat, [max(device, 0) for device in on])
     for task in _ordered(flat, tasks):
@@ -348,11 +348,11 @@ class _Work:
         found: what looks at it, with the schedule and the bound that it finds
     """
 
-    stage: Stage
+    stage: PlacementStage
     part: Flat
-    layout: Layout
+    layout: NodeSchedule
     bound_s: float
-    found: "Future[tuple[Layout, float]] | None" = field(default=None)
+    found: "Future[tuple[NodeSchedule, float]] | None" = field(default=None)
 
     @property
     def gap_s(self) -> float:
@@ -375,13 +375,13 @@ def alike(flat: Flat) -> bool:
 
 def by_stages(
     flat: Flat,
-    split: Sequence[Stage],
-    limits: Limits,
+    split: Sequence[PlacementStage],
+    limits: SearchLimits,
     gap: float,
     pool: ThreadPoolExecutor,
     *,
-    first: Layout | None = None,
-) -> tuple[Layout, list[float]]:
+    first: NodeSchedule | None = None,
+) -> tuple[NodeSchedule, list[float]]:
     """The stages of a problem one after another, with bounds of the first entry, of each stage and of the last exit.
 
     The sum of the bounds is one of the whole [s].
@@ -418,14 +418,14 @@ def by_stages(
     return joined(flat, chain), with_ends(flat, split, [work.bound_s for work in works])
 
 
-def with_ends(flat: Flat, split: Sequence[Stage], bounds: Sequence[float]) -> list[float]:
+def with_ends(flat: Flat, split: Sequence[PlacementStage], bounds: Sequence[float]) -> list[float]:
     """Times of stages, with the forward of the first entry before them and the backward of the last exit behind [s]."""
     entry = flat.forward[0] if split[0].entry else 0.0
     leaves = flat.backward[-1] if split[-1].exit else 0.0
     return [entry, *bounds, leaves]
 
 
-def _listed(part: Flat, limits: Limits, first: Layout | None) -> Layout:
+def _listed(part: Flat, limits: SearchLimits, first: NodeSchedule | None) -> NodeSchedule:
     """A schedule to start a stage from: the best of its lists; of a stage that is the whole problem, the one given."""
     if first is None or len(first.on) > part.n:
         return min(lists(part, limits), key=lambda one: one.makespan_s)
@@ -440,7 +440,9 @@ def _shares(parts: Sequence[Flat]) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPoolExecutor, *, of_time: float) -> None:
+def _begin(
+    work: _Work, limits: SearchLimits, share: float, gap: float, pool: ThreadPoolExecutor, *, of_time: float
+) -> None:
     """Set an annealing and a constraint program on a stage.
 
     Args:
@@ -487,7 +489,7 @@ _FIRST = 0.6
 """Share of the work that the first round over the stages gets; the second has the rest."""
 
 
-def _solved(work: _Work, limits: Limits, share: float, gap: float, *, cold: bool) -> tuple[Layout, float]:
+def _solved(work: _Work, limits: SearchLimits, share: float, gap: float, *, cold: bool) -> tuple[NodeSchedule, float]:
     """A stage annealed, and then a constraint program of it where it is small enough; with a bound [s]."""
     part = work.part
     layout = annealed(part, work.layout, limits, cold=cold)
@@ -520,7 +522,7 @@ class Core:
 
     part: Flat
     kept: list[int]
-    split: list[Stage]
+    split: list[PlacementStage]
     dropped: list[int]
 
 
@@ -589,7 +591,7 @@ def _finish(work: _Work) -> None:
         work.found = None
 
 
-def _again(works: Sequence[_Work], limits: Limits, gap: float, pool: ThreadPoolExecutor) -> None:
+def _again(works: Sequence[_Work], limits: SearchLimits, gap: float, pool: ThreadPoolExecutor) -> None:
     """A second round for the stages in which most may be left to win."""
     rest = sum(work.gap_s for work in works)
     if rest <= gap * sum(work.bound_s for work in works):
@@ -606,10 +608,15 @@ def _again(works: Sequence[_Work], limits: Limits, gap: float, pool: ThreadPoolE
 
 
 def _in_order(
-    flat: Flat, split: Sequence[Stage], limits: Limits, gap: float, pool: ThreadPoolExecutor, first: Layout | None
-) -> tuple[Layout, list[float]]:
+    flat: Flat,
+    split: Sequence[PlacementStage],
+    limits: SearchLimits,
+    gap: float,
+    pool: ThreadPoolExecutor,
+    first: NodeSchedule | None,
+) -> tuple[NodeSchedule, list[float]]:
     """Stages on devices that differ."""
-    chain: list[tuple[Stage, Flat, Layout]] = []
+    chain: list[tuple[PlacementStage, Flat, NodeSchedule]] = []
     bounds = []
     shares = _shares([flat_of(flat, stage, {}) for stage in split])
     left = 1.0

@@ -58,8 +58,8 @@ from trimaran.base.timeline import COMPUTE
 from trimaran.graph.types import Graph, TensorSpec, of_graph
 from trimaran.planner.candidates import Cases, PricedJob, at_end, cases_of, lower_short
 from trimaran.planner.communication_bounds import TrafficBounds
-from trimaran.planner.epoch import Part, extra_parts
-from trimaran.planner.order_bounds import Chain, busy_s, chain_of
+from trimaran.planner.epoch import EpochPart, extra_parts
+from trimaran.planner.order_bounds import MicrobatchChain, busy_s, chain_of
 from trimaran.pricing.compute import context_of, operation_costs, own_form
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.program import least_peaks, price, straggling_share
@@ -76,7 +76,7 @@ _REPEATED = FORWARDS | BACKWARDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class BoundedStage:
     """Work of one rank, by its parts; durations as if nothing else ran.
 
     Attributes:
@@ -113,7 +113,7 @@ class Stage:
 
 def stage_of(
     instructions: Sequence[Instruction], costs: ProgramCosts, microbatches: int, compute: float, flow: float
-) -> Stage:
+) -> BoundedStage:
     """Work of one rank, by its parts.
 
     Args:
@@ -148,7 +148,7 @@ def stage_of(
     reductions = [item for item in instructions if item.kind == Kind.ALL_REDUCE]
     loss = [item for item in reductions if item.label in ("loss", "metric")]
     buckets = [item for item in reductions if any("!" in name for name in item.after)]
-    return Stage(
+    return BoundedStage(
         begin_s=max(
             min(loads, default=0.0),
             sum(moved(item) for item in instructions if item.kind == Kind.BROADCAST),
@@ -205,7 +205,7 @@ class Bound:
     step_time_s: float
     cases: Cases
     peak_bytes: tuple[int, ...]
-    chain: Chain | None = None
+    chain: MicrobatchChain | None = None
 
     @property
     def objective_s(self) -> float:
@@ -220,7 +220,7 @@ def bound(strategy: Strategy, job: PricedJob) -> Bound:
         strategy: with boundaries
         job: with its costs and devices
     """
-    step = Part(count=1, strategy=strategy, batch=job.batch, training=True)
+    step = EpochPart(count=1, strategy=strategy, batch=job.batch, training=True)
     costs, program = _price(step, job)
     cases = of_step = _cases(program, costs, strategy.microbatches)
     if job.epoch is not None:
@@ -234,7 +234,7 @@ def bound(strategy: Strategy, job: PricedJob) -> Bound:
     return Bound(step_time_s=of_step[1], cases=cases, peak_bytes=peaks, chain=chain_of(program, costs, strategy))
 
 
-def busiest_part(strategy: Strategy, job: PricedJob) -> tuple[Cases, Chain | None]:
+def busiest_part(strategy: Strategy, job: PricedJob) -> tuple[Cases, MicrobatchChain | None]:
     """Lower bound on a step for any schedule and any sharding: that of the rank, the group or the link with most to do.
 
     A rank computes one operation at a time and waits for the collectives inside its steps; a group does its collectives
@@ -484,7 +484,7 @@ def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -
     return max(chains, over_links) + after_s
 
 
-def _price(part: Part, job: PricedJob) -> tuple[ProgramCosts, Program]:
+def _price(part: EpochPart, job: PricedJob) -> tuple[ProgramCosts, Program]:
     strategy = part.strategy
     microbatch = part.batch // (strategy.dp * strategy.microbatches)
     few = replace(strategy, microbatches=min(strategy.microbatches, PRICED_MICROBATCHES))
@@ -504,7 +504,7 @@ def _cases(program: Program, costs: ProgramCosts, microbatches: int) -> Cases:
     return cases_of(low_s, median_s, high_s)
 
 
-def _shortest_replica(stages: Sequence[Stage], microbatches: int) -> float:
+def _shortest_replica(stages: Sequence[BoundedStage], microbatches: int) -> float:
     ready: list[float] = []
     for stage in stages:
         inputs = (ready[p] + stages[p].forward_s + message_s for p, message_s in stage.received.items())
@@ -528,7 +528,7 @@ def _shortest_replica(stages: Sequence[Stage], microbatches: int) -> float:
     )
 
 
-def _reduced(stage: Stage, done_s: float) -> float:
+def _reduced(stage: BoundedStage, done_s: float) -> float:
     """When the last bucket has arrived [s]."""
     ends, following = [0.0], 0.0
     for left, seconds in reversed(stage.buckets):
@@ -537,7 +537,7 @@ def _reduced(stage: Stage, done_s: float) -> float:
     return max(ends)
 
 
-def _following(stage: Stage) -> float:
+def _following(stage: BoundedStage) -> float:
     """Time of reductions after the losses, by the same ranks [s]."""
     return sum(seconds for _, seconds in stage.buckets) if stage.loss_first else 0.0
 
@@ -558,7 +558,7 @@ _ENDS = ("low", "seconds", "high")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
+class _MicrobatchWork:
     """A microbatch on one device, at one end of the intervals [s]: its forward, its backward, the longest path."""
 
     forward: float
@@ -583,11 +583,11 @@ class _Totals:
     backward_factors: tuple[Cost, ...]
     path: float
 
-    def in_pieces(self, pieces: int) -> tuple[_Work, ...]:
+    def in_pieces(self, pieces: int) -> tuple[_MicrobatchWork, ...]:
         """The work where it runs in a number of segments, at each end of the intervals."""
         # At the other ends the path is as uncertain as all of its operations, each by itself, make it.
         return tuple(
-            _Work(
+            _MicrobatchWork(
                 forward=min(_end(self.forward, factor, pieces, end) for factor in self.forward_factors),
                 backward=min(_end(self.backward, factor, pieces, end) for factor in self.backward_factors),
                 path=self.path if end != "low" else 0.0,
@@ -645,7 +645,13 @@ class QuickBounds:
         self._works = other._works
 
     def _step(
-        self, strategy: Strategy, work: _Work, traffic: tuple[float, float, float], *, load_s: float, straggling: float
+        self,
+        strategy: Strategy,
+        work: _MicrobatchWork,
+        traffic: tuple[float, float, float],
+        *,
+        load_s: float,
+        straggling: float,
     ) -> float:
         """At one end of the intervals, of the work of a microbatch and of the traffic (`Traffic.ends`) [s]."""
         shares = strategy.tp if strategy.tp > 1 else strategy.dp if strategy.shards else 1
@@ -675,7 +681,7 @@ class QuickBounds:
         step_s = max(least * max(spread, path, chain) + load_s, exchange_s)
         return step_s + least * waits
 
-    def _at(self, microbatch: int, execution: Execution, form: str, pieces: int) -> tuple[_Work, ...]:
+    def _at(self, microbatch: int, execution: Execution, form: str, pieces: int) -> tuple[_MicrobatchWork, ...]:
         key = (microbatch, execution, form)
         if key not in self._works:
             self._works[key] = self._totals(*key)

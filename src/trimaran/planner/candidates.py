@@ -15,7 +15,7 @@ from trimaran.base.timeline import Timeline
 from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation
 from trimaran.planner.epoch import EpochData, extra_parts
-from trimaran.planner.explanation.critical_path import Bottleneck, bottleneck, critical_path
+from trimaran.planner.explanation.critical_path import StepBottleneck, bottleneck, critical_path
 from trimaran.planner.memory_plans import Squeezes, squeezed
 from trimaran.pricing.exchange.unknowns import BOTH_ENDS, End
 from trimaran.pricing.program import can_fold, price
@@ -86,7 +86,7 @@ class Candidate:
     step_time_s: float
     peak_bytes: tuple[int, ...]
     ends: Callable[[], tuple[Ends, Ends | None]] = dataclasses.field(compare=False, repr=False)
-    binds: Callable[[], Bottleneck] = dataclasses.field(compare=False, repr=False)
+    binds: Callable[[], StepBottleneck] = dataclasses.field(compare=False, repr=False)
     epoch_s: float | None = None
     samples_factor: float = 1.0
     step_ends: Callable[[], Ends] | None = dataclasses.field(default=None, compare=False, repr=False)
@@ -255,7 +255,7 @@ def score(
         return _simulated_ends(program, both, step_s)
 
     @functools.cache
-    def binds() -> Bottleneck:
+    def binds() -> StepBottleneck:
         # The wait is in the loads then, which costs with a period do not have.
         waits = costs.period is not None and ready.compute != costs.compute
         return bottleneck(program, critical_path(program, ready), strategy, step_s=step_s, waits=waits)

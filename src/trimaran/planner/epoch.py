@@ -70,7 +70,7 @@ class EpochData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class EpochPart:
     """Batches of an epoch that are alike.
 
     Attributes:
@@ -97,7 +97,7 @@ class Part:
         return lower_evaluation(graph, self.strategy, batch=self.batch)
 
 
-def extra_parts(strategy: Strategy, epoch: EpochData, *, batch: int) -> Iterator[Part]:
+def extra_parts(strategy: Strategy, epoch: EpochData, *, batch: int) -> Iterator[EpochPart]:
     """The parts of an epoch besides its full training steps.
 
     Args:
@@ -115,7 +115,7 @@ def extra_parts(strategy: Strategy, epoch: EpochData, *, batch: int) -> Iterator
         yield _small(strategy, left, training=True)
     full, left = divmod(_known(epoch.evaluation_samples, "an evaluation"), batch)
     if full:
-        yield Part(count=full, strategy=strategy, batch=batch, training=False)
+        yield EpochPart(count=full, strategy=strategy, batch=batch, training=False)
     if left:
         yield _small(strategy, left, training=False)
 
@@ -130,10 +130,10 @@ def _known(samples: int | None, of: str) -> int:
     return samples
 
 
-def _small(strategy: Strategy, samples: int, *, training: bool) -> Part:
+def _small(strategy: Strategy, samples: int, *, training: bool) -> EpochPart:
     used = max(1, min(strategy.microbatches, samples // strategy.dp))
     share = -(-samples // strategy.dp)
-    return Part(
+    return EpochPart(
         count=1,
         strategy=replace(strategy, microbatches=used),
         batch=strategy.dp * used * -(-share // used),

@@ -33,7 +33,7 @@ from trimaran.planner.result import Search
 from trimaran.planner.space import Rejection
 from trimaran.pricing import input_pipeline as fed_step
 from trimaran.pricing.input_pipeline import InputPipeline
-from trimaran.pricing.program import microbatch_size, price, readers_of_host
+from trimaran.pricing.program import loaded_microbatches, microbatch_size, price, readers_of_host
 from trimaran.pricing.tables import CostTable, SampleCosts
 from trimaran.program.strategy import IN_LINE, Feeding, Strategy
 from trimaran.program.types import Kind
@@ -233,7 +233,7 @@ MOST_FED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _CachedCandidate:
     """A candidate that keeps its samples, and its time averaged over the epochs."""
 
     candidate: Candidate
@@ -348,12 +348,11 @@ def _wanted_workers(candidate: Candidate, samples: SampleCosts, problem: Problem
     """
     program = candidate.program
     size = microbatch_size(program, candidate.strategy, batch=problem.batch)
-    loads = [item.rank for item in program if item.kind == Kind.LOAD]
     return fed_step.enough_workers(
         samples,
         _workers_of(1, problem),
         microbatch=size,
-        microbatches=max(1, len(loads) // max(1, len(set(loads)))),
+        microbatches=loaded_microbatches(program),
         limit_s=max(candidate.step_time_s, _period_s(candidate, _workers_of(fed_step.ANY_NUMBER, problem), problem)),
     )
 
@@ -370,7 +369,7 @@ def _with(candidate: Candidate, feeding: Feeding, problem: Problem) -> Candidate
 
 def _kept(
     tried: Sequence[Candidate], read: Sequence[Candidate], samples: SampleCosts, problem: Problem
-) -> Iterator[_Kept]:
+) -> Iterator[_CachedCandidate]:
     """Candidates that keep their samples, with their times over all epochs."""
     room, pinned = problem.room, problem.pins.workers
     for one in tried:
@@ -388,7 +387,7 @@ def _kept(
                 (before + (room.epochs - 1) * after) / room.epochs
                 for before, after in zip(first.cases, later.cases, strict=True)
             )
-            yield _Kept(candidate=later, first=first, mean=(mean[0], mean[1], mean[2]))
+            yield _CachedCandidate(candidate=later, first=first, mean=(mean[0], mean[1], mean[2]))
 
 
 def _is_fed(entry: Candidate, one: Candidate) -> bool:
@@ -400,7 +399,7 @@ def _reasons(
     chosen: Candidate,
     best: Candidate,
     read: Sequence[Candidate],
-    kept: _Kept | None,
+    kept: _CachedCandidate | None,
     samples: SampleCosts,
     problem: Problem,
 ) -> Iterator[str]:
@@ -520,12 +519,14 @@ def _there(candidate: Candidate, problem: Problem) -> tuple[InputPipeline, Sampl
     if room is None or room.pipeline is None or step.samples is None:
         raise InputError("there is no input pipeline: say --loader or --decode", code="loading.none-given")
     program, strategy = candidate.program, candidate.strategy
-    loads = [item.rank for item in program if item.kind == Kind.LOAD]
     readers = readers_of_host(program, strategy, problem.cluster)
     size = microbatch_size(program, strategy, batch=problem.batch)
-    microbatches = max(1, len(loads) // max(1, len(set(loads))))
     samples = fed_step.on_links(step.samples, problem.cluster.machine.node, readers)
-    return room.pipeline, samples, {"microbatch": size, "microbatches": microbatches, "readers": readers}
+    return (
+        room.pipeline,
+        samples,
+        {"microbatch": size, "microbatches": loaded_microbatches(program), "readers": readers},
+    )
 
 
 def _least_there(problem: Problem) -> float:

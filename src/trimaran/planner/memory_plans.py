@@ -38,7 +38,7 @@ _COMPUTES = frozenset({Kind.FORWARD, Kind.BACKWARD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Squeeze:
+class BudgetEffect:
     """Effect of a memory budget on a rank.
 
     Attributes:
@@ -54,11 +54,11 @@ class Squeeze:
     coded_bytes: int = 0
 
 
-Squeezes = Mapping[int, Squeeze]
+Squeezes = Mapping[int, BudgetEffect]
 """Of each rank of a replica, by the first segment that it has."""
 
 
-def squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | None = None) -> Squeeze:
+def squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | None = None) -> BudgetEffect:
     """Cost of the memory budget of a strategy that has the whole network on each rank.
 
     Args:
@@ -85,10 +85,10 @@ def squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | None = 
     return found
 
 
-_KNOWN_WHOLE: WeakKeyDictionary[TracedStep, dict[object, Squeeze | InfeasibleError]] = WeakKeyDictionary()
+_KNOWN_WHOLE: WeakKeyDictionary[TracedStep, dict[object, BudgetEffect | InfeasibleError]] = WeakKeyDictionary()
 
 
-def least_squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | None = None) -> Squeeze:
+def least_squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | None = None) -> BudgetEffect:
     """A lower bound on the cost of a strategy's memory budget, by a linear program that takes a fraction of a plan.
 
     Args:
@@ -99,7 +99,7 @@ def least_squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | N
     Returns:
         The least factor, without a peak; 1 where nothing is known, as with a codec, or where there is no plan at all.
     """
-    nothing = Squeeze(factor=1.0, peak_bytes=0)
+    nothing = BudgetEffect(factor=1.0, peak_bytes=0)
     costs = replace(traced.costs, host_bytes=host_bytes)
     budget_bytes = (strategy.memory_bytes or 0) - _resident_gradients(strategy, traced) - costs.workspace_bytes
     if strategy.codec is not None or budget_bytes < minimum_memory(traced.trace).nbytes:
@@ -109,7 +109,7 @@ def least_squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | N
         least_s = relax(problem, budget_bytes, host_bytes=host_bytes).step_time_s
     except InfeasibleError:
         return nothing
-    return Squeeze(factor=_factor(traced, costs, least_s), peak_bytes=0)
+    return BudgetEffect(factor=_factor(traced, costs, least_s), peak_bytes=0)
 
 
 def _resident_gradients(strategy: Strategy, traced: TracedStep) -> int:
@@ -158,7 +158,7 @@ def squeeze_stages(
     key = (strategy, resident, host_bytes)
     if key not in known:
         whole = segmented(traced, graph, [[op.id for op in ops] for ops in segment_ops(graph, strategy)])
-        found: dict[int, Squeeze] = {}
+        found: dict[int, BudgetEffect] = {}
         for rank, instructions in enumerate(program.ranks):
             first = _first_segment(instructions)
             if first in found:
@@ -208,7 +208,7 @@ def _first_segment(instructions: Sequence[Instruction]) -> int:
     return min((item.segment or 0 for item in instructions if item.kind in _COMPUTES), default=0)
 
 
-def _planned(traced: TracedStep, strategy: Strategy, *, resident_bytes: int, host_bytes: int | None) -> Squeeze:
+def _planned(traced: TracedStep, strategy: Strategy, *, resident_bytes: int, host_bytes: int | None) -> BudgetEffect:
     """Plan the memory of a step.
 
     Args:
@@ -227,7 +227,7 @@ def _planned(traced: TracedStep, strategy: Strategy, *, resident_bytes: int, hos
     if outcome.plan.moved:
         moved_bytes = outcome.run.to_host_bytes
         hooks_s = traced.hooks.seconds(packs=len(trace.packs), moved_bytes=moved_bytes, ranks=strategy.devices)
-    return Squeeze(
+    return BudgetEffect(
         factor=_factor(traced, costs, outcome.run.step_time_s, more_s=hooks_s),
         peak_bytes=outcome.live.peak + staying,
         offloaded_bytes=outcome.run.to_host_bytes,

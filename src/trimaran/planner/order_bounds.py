@@ -26,7 +26,7 @@ _LAST = (Kind.CLIP, Kind.UPDATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class MicrobatchChain:
     """What the first microbatch takes on one device of each row of a replica, each as if nothing else ran.
 
     Attributes:
@@ -57,7 +57,7 @@ class Chain:
         return max(ended_s + tail[end] for ended_s, tail in zip(ends, self.tails, strict=True))
 
 
-def chain_of(program: Program, costs: ProgramCosts, strategy: Strategy) -> Chain | None:
+def chain_of(program: Program, costs: ProgramCosts, strategy: Strategy) -> MicrobatchChain | None:
     """What a microbatch takes on the first replica; None where no schedule says all that its stages do.
 
     Args:
@@ -84,7 +84,7 @@ def chain_of(program: Program, costs: ProgramCosts, strategy: Strategy) -> Chain
                 sent[item.peer_segment, item.segment] = costs.transfers[item.id].ends
             elif item.peer_segment is not None and item.kind is Kind.RECEIVE_BACKWARD:
                 returned[item.peer_segment, item.segment] = costs.transfers[item.id].ends
-    return Chain(steps=steps, sent=sent, returned=returned, tails=tails)
+    return MicrobatchChain(steps=steps, sent=sent, returned=returned, tails=tails)
 
 
 def busy_s(item: Instruction, costs: ProgramCosts) -> Ends:

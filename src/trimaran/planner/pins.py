@@ -900,6 +900,11 @@ def _of_analytical(option: str) -> InputError:
     )
 
 
+def leaves_microbatches(pins: Pins) -> bool:
+    """Whether there is a strategy that says nothing of microbatches, so that it has one."""
+    return bool(pins.strategy) and not {"microbatches", "microbatch"} & said_by(pins.strategy).keys()
+
+
 def pins_of_strategy(name: str) -> Pins:
     """The pins that leave only the strategies of a name, as plans print it.
 

@@ -70,7 +70,7 @@ def partition(
     admit: Admit | None = None,
     torn: Collection[int] = (),
     order: Order | None = None,
-    links: "Links | None" = None,
+    links: "StageLinks | None" = None,
 ) -> tuple[str, ...]:
     """Split a graph into segments so that stages have the most equal time, and slow links little to do.
 
@@ -160,7 +160,7 @@ _Allowed = Sequence[NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+class StageLinks:
     """Links between stages that follow each other.
 
     Attributes:
@@ -207,7 +207,7 @@ def _with_links(
     work: Sequence[float],
     crossing: Sequence[float],
     allowed: _Allowed | None,
-    links: Links,
+    links: StageLinks,
 ) -> list[int]:
     """The splits by which a step ends first, of those that make the largest segment smallest where links are free.
 
@@ -740,7 +740,7 @@ def split_stages(
     return dataclasses.replace(strategy, boundaries=boundaries)
 
 
-def _links(strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocation, microbatch: int) -> Links:
+def _links(strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocation, microbatch: int) -> StageLinks:
     """Links between the stages of a strategy, each for as long as the busiest one on the way.
 
     Other splits are taken to be crossed by as many bytes, which may go over the same links.
@@ -770,7 +770,7 @@ def _links(strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocati
                 for link in dict.fromkeys(transfer.links):
                     busy_s[link] = busy_s.get(link, 0.0) + transfer.flow_share * transfer.seconds
     seconds = tuple(max((busy_s[link] for link in names), default=0.0) / usual for names in crossed)
-    return Links(strategy=strategy, seconds=seconds)
+    return StageLinks(strategy=strategy, seconds=seconds)
 
 
 def _inside_regions(graph: Graph, strategy: Strategy) -> frozenset[int]:

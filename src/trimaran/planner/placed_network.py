@@ -275,7 +275,7 @@ _NEAR_ENOUGH = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlacedStrategy:
     """A placement as a strategy.
 
     Attributes:
@@ -296,7 +296,7 @@ def place_for(
     kept: Mapping[str, int] | None = None,
     time_limit_s: float | None = None,
     gap: float = 0.0,
-) -> Placed:
+) -> PlacedStrategy:
     """Place the branches of a network on the rows of a replica.
 
     Args:
@@ -336,7 +336,7 @@ def place_for(
             rows=strategy.pp,
         )
     parts, backward_order = parts_of(answer, graph)
-    return Placed(
+    return PlacedStrategy(
         strategy=replace(strategy, parts=parts, backward_order=backward_order),
         bound=min(1.0, answer.bound_s / answer.makespan_s) if answer.makespan_s else 1.0,
         answer=answer,

@@ -10,7 +10,7 @@ from trimaran.planner.candidates import Candidate, Cases, PricedJob, cases_of, e
 from trimaran.planner.memory_plans import Squeezes, least_squeeze, squeeze, squeeze_stages, squeezed
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
-from trimaran.planner.placed_network import Placed, place_for
+from trimaran.planner.placed_network import PlacedStrategy, place_for
 from trimaran.planner.space import EVERY_NUMBER, is_unplaced, samples_factor, stale_factor
 from trimaran.pricing.compute import own_form
 from trimaran.pricing.exchange.replica_memory import COMMUNICATOR_BYTES
@@ -222,7 +222,7 @@ def split_for(strategy: Strategy, problem: Problem, *, within_memory: bool = Fal
     )
 
 
-def place_on(strategy: Strategy, problem: Problem) -> Placed:
+def place_on(strategy: Strategy, problem: Problem) -> PlacedStrategy:
     """A placement of the branches on the rows of a strategy, with the solver's bound and answer.
 
     Raises:

@@ -96,7 +96,7 @@ from trimaran.planner.space import (
     unfaithfulness,
 )
 from trimaran.planner.trials import Prospect, Trials
-from trimaran.planner.work import Work, work_within
+from trimaran.planner.work import SearchWork, work_within
 from trimaran.program.layout import even_nodes
 from trimaran.program.lowering.schedules import COMPLETING
 from trimaran.program.rules.fits_graph import memory_obstacle
@@ -149,7 +149,7 @@ class Hunt:
 
     problem: Problem
     trials: Trials
-    work: Work
+    work: SearchWork
     choice_only: bool = False
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     rejected: list[Rejection] = dataclasses.field(default_factory=list)

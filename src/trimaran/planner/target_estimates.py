@@ -119,7 +119,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class TargetEstimate:
     """A strategy at a batch, with the training that it takes to the target.
 
     Attributes:
@@ -171,8 +171,8 @@ class HybridComparison:
         reason: which one wins, and why
     """
 
-    data_parallel: Estimate | None
-    hybrid: Estimate | None
+    data_parallel: TargetEstimate | None
+    hybrid: TargetEstimate | None
     reason: str
 
 
@@ -224,7 +224,7 @@ def estimate(
     price: Price = device_hours,
     unit: str = "device-hours",
     runs: Runs | None = None,
-) -> Estimate:
+) -> TargetEstimate:
     """Time and cost of a training by a strategy.
 
     Args:
@@ -235,7 +235,7 @@ def estimate(
         runs: what failures, checkpoints and restarts make of it; None: nothing
     """
     if training is None:
-        return Estimate(contender=contender, cost_unit=unit)
+        return TargetEstimate(contender=contender, cost_unit=unit)
     training = training.times(contender.samples_factor)
     need = training.updates
     updates = (need.low, need.amount, need.high)
@@ -244,7 +244,7 @@ def estimate(
     low, median, high = combine(contender.cases, updates, *([] if run is None else [run.overhead]))
     if run is not None and run.reliability.holds_spares:
         devices += run.spare_devices
-    return Estimate(
+    return TargetEstimate(
         contender=contender,
         training=training,
         time_s=median,
@@ -261,7 +261,7 @@ def estimate(
 # Which estimate to take, which are on the front of time against cost, and whether a hybrid is worth it
 
 
-def choose_estimate(estimates: Sequence[Estimate], goal: Goal) -> Estimate:
+def choose_estimate(estimates: Sequence[TargetEstimate], goal: Goal) -> TargetEstimate:
     """The best, unless its gain over a simpler or smaller one is within the uncertainty.
 
     Each batch stands for what a plan of that batch takes. Of strategies of the same kind on as many devices the best
@@ -282,14 +282,14 @@ def choose_estimate(estimates: Sequence[Estimate], goal: Goal) -> Estimate:
     return min(equal, key=lambda one: (one.contender.simplicity, one.value(goal), one.global_batch))
 
 
-def _at_one_batch(estimates: Sequence[Estimate], goal: Goal) -> Estimate:
+def _at_one_batch(estimates: Sequence[TargetEstimate], goal: Goal) -> TargetEstimate:
     """The simplest of those that may be as good as the best of their batch, as `planner.choice.choose` has it."""
     best = min(estimates, key=lambda one: (one.value(goal), one.contender.simplicity))
     close = [one for one in estimates if one is best or is_tied(one, best, goal)]
     return min(close, key=lambda one: (one.contender.simplicity, one.value(goal)))
 
 
-def why_estimate(chosen: Estimate, estimates: Sequence[Estimate], goal: Goal) -> str:
+def why_estimate(chosen: TargetEstimate, estimates: Sequence[TargetEstimate], goal: Goal) -> str:
     """Why `choose_estimate` has chosen one although another is predicted to be better; empty where none is.
 
     Args:
@@ -310,8 +310,8 @@ def why_estimate(chosen: Estimate, estimates: Sequence[Estimate], goal: Goal) ->
 
 
 def choose_within(
-    estimates: Sequence[Estimate], *, within_s: float | None, budget: float | None
-) -> tuple[Estimate, bool]:
+    estimates: Sequence[TargetEstimate], *, within_s: float | None, budget: float | None
+) -> tuple[TargetEstimate, bool]:
     """Of those that end in time and cost no more than may be spent, the cheapest; without a limit of time the fastest.
 
     Args:
@@ -324,10 +324,10 @@ def choose_within(
         cheapest.
     """
 
-    def by_cost(one: Estimate) -> tuple[float, float]:
+    def by_cost(one: TargetEstimate) -> tuple[float, float]:
         return one.value("cost"), one.value("time")
 
-    def by_time(one: Estimate) -> tuple[float, float]:
+    def by_time(one: TargetEstimate) -> tuple[float, float]:
         return one.value("time"), one.value("cost")
 
     within = [
@@ -340,14 +340,14 @@ def choose_within(
     return min(estimates, key=by_cost if within_s is None else by_time), False
 
 
-def _by_batch(estimates: Sequence[Estimate]) -> dict[int, list[Estimate]]:
-    found: dict[int, list[Estimate]] = {}
+def _by_batch(estimates: Sequence[TargetEstimate]) -> dict[int, list[TargetEstimate]]:
+    found: dict[int, list[TargetEstimate]] = {}
     for one in estimates:
         found.setdefault(one.global_batch, []).append(one)
     return found
 
 
-def is_tied(one: Estimate, best: Estimate, goal: Goal) -> bool:
+def is_tied(one: TargetEstimate, best: TargetEstimate, goal: Goal) -> bool:
     """Whether the uncertainty leaves room for an estimate to be as good as the best.
 
     Steps of one machine err together, so they are compared where all costs are low, at their median, and high. The
@@ -365,7 +365,7 @@ def is_tied(one: Estimate, best: Estimate, goal: Goal) -> bool:
     return steps * ratio <= (1.0 + MODEL_ERROR) * math.exp(_curve_slack(one, best, goal))
 
 
-def _curve_slack(one: Estimate, best: Estimate, goal: Goal) -> float:
+def _curve_slack(one: TargetEstimate, best: TargetEstimate, goal: Goal) -> float:
     """How far the curve may be wrong about the ratio of two batches, in logarithms."""
     same = one.global_batch == best.global_batch
     if same or goal == "throughput" or one.training is None or best.training is None:
@@ -378,7 +378,7 @@ def _log(larger: float, smaller: float) -> float:
     return math.log(larger / smaller) if larger > smaller > 0.0 else 0.0
 
 
-def time_cost_front(estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
+def time_cost_front(estimates: Sequence[TargetEstimate]) -> tuple[TargetEstimate, ...]:
     """Those that no other one beats in both time and cost, fastest first.
 
     Args:
@@ -392,7 +392,7 @@ def time_cost_front(estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
     )
 
 
-def hybrid_verdict(estimates: Sequence[Estimate], goal: Goal, *, is_complete: bool = True) -> HybridComparison:
+def hybrid_verdict(estimates: Sequence[TargetEstimate], goal: Goal, *, is_complete: bool = True) -> HybridComparison:
     """The best hybrid against the best data parallelism.
 
     Args:
@@ -401,7 +401,7 @@ def hybrid_verdict(estimates: Sequence[Estimate], goal: Goal, *, is_complete: bo
         is_complete: all that may be better was looked at
     """
 
-    def best_of(*, hybrid: bool) -> Estimate | None:
+    def best_of(*, hybrid: bool) -> TargetEstimate | None:
         members = [one for one in estimates if one.contender.is_hybrid is hybrid]
         return min(members, key=lambda one: (one.value(goal), one.contender.simplicity), default=None)
 
@@ -422,7 +422,7 @@ def hybrid_verdict(estimates: Sequence[Estimate], goal: Goal, *, is_complete: bo
     return HybridComparison(data_parallel=plain, hybrid=hybrid, reason=reason)
 
 
-def _named(one: Estimate, goal: Goal) -> str:
+def _named(one: TargetEstimate, goal: Goal) -> str:
     """A strategy with its batch, and with what it is judged by."""
     took = "" if one.time_s is None else f" ({format_duration(one.time_s)})"
     if goal == "cost" and one.cost is not None:
@@ -454,14 +454,14 @@ class Stop:
     counts: tuple[int, ...]
 
 
-def find_stop(estimates: Iterable[Estimate], *, share: float = LEAST_SAVED) -> Stop:
+def find_stop(estimates: Iterable[TargetEstimate], *, share: float = LEAST_SAVED) -> Stop:
     """Find the count of devices beyond which more of them save too little time.
 
     Args:
         estimates: with times; the fastest of each count stands for it
         share: of the time that a doubling must save
     """
-    best: dict[int, Estimate] = {}
+    best: dict[int, TargetEstimate] = {}
     for one in estimates:
         kept = best.get(one.devices)
         if one.time_s is not None and (kept is None or one.time_s < (kept.time_s or math.inf)):
@@ -478,7 +478,7 @@ def find_stop(estimates: Iterable[Estimate], *, share: float = LEAST_SAVED) -> S
     )
 
 
-def _saved(best: Mapping[int, Estimate], counts: Sequence[int], sign: int) -> dict[int, float]:
+def _saved(best: Mapping[int, TargetEstimate], counts: Sequence[int], sign: int) -> dict[int, float]:
     """Saving from each count to the next, scaled to a doubling; `sign` of the uncertainty that is added."""
     found = {}
     for fewer, more in itertools.pairwise(counts):
@@ -489,7 +489,7 @@ def _saved(best: Mapping[int, Estimate], counts: Sequence[int], sign: int) -> di
     return found
 
 
-def _slack(before: Estimate, after: Estimate) -> float:
+def _slack(before: TargetEstimate, after: TargetEstimate) -> float:
     """How far the ratio of two times may be wrong, in logarithms: steps of one machine err together, curves apart."""
     slack = math.log(1.0 + MODEL_ERROR)
     if before.global_batch == after.global_batch or before.training is None or after.training is None:

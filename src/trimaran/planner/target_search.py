@@ -27,7 +27,7 @@ from trimaran.planner.search import OUTLINED_S, REFINED_S, SPLIT_S, Hunt, deepen
 from trimaran.planner.space import Rejection, accumulations, enumerate_strategies
 from trimaran.planner.target_estimates import Contender
 from trimaran.planner.trials import Prospect, Trials
-from trimaran.planner.work import Work, work_within
+from trimaran.planner.work import SearchWork, work_within
 from trimaran.program.strategy import Strategy
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ _Node = tuple[int, Prospect]
 class _Cells:
     """Batches × counts of devices: the space of `best_first`; a hunt for each batch, as one batch alone has."""
 
-    def __init__(self, grid: Grid, *, work: Work) -> None:
+    def __init__(self, grid: Grid, *, work: SearchWork) -> None:
         self.grid = grid
         self.hunts: dict[int, Hunt] = {}
         self._work = work

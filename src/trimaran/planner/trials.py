@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.planner.bounds import Bound, QuickBounds, least_between_stages
 from trimaran.planner.candidates import Candidate, Cases, LacksMemory
-from trimaran.planner.placed_network import Placed
+from trimaran.planner.placed_network import PlacedStrategy
 from trimaran.planner.problem import (
     Problem,
     arrange,
@@ -82,7 +82,7 @@ class Trials:
     _refined: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
     _ordered: dict[tuple[Strategy, _Kept], Prospect] = field(default_factory=dict)
     _results: dict[Strategy, Candidate | Rejection] = field(default_factory=dict)
-    _placed: dict[tuple[int, int, _Kept, bool], Placed] = field(default_factory=dict)
+    _placed: dict[tuple[int, int, _Kept, bool], PlacedStrategy] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._quick = quick_bounds(self.problem)

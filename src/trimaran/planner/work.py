@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True, kw_only=True)
-class Work:
+class SearchWork:
     """Work of one search, or of several that share a limit.
 
     Attributes:
@@ -19,7 +19,7 @@ class Work:
         done_s: so far [s]
 
     Example:
-        >>> work = Work(limit_s=1.0)
+        >>> work = SearchWork(limit_s=1.0)
         >>> work.spend(0.75)
         >>> work.is_over, work.left_s
         (False, 0.25)
@@ -50,10 +50,10 @@ class Work:
         return max(0.0, self.limit_s - self.done_s)
 
 
-def work_within(limit_s: float | None) -> Work:
+def work_within(limit_s: float | None) -> SearchWork:
     """Work with a limit that a user gave.
 
     Args:
         limit_s: on the reference; None: there is none [s]
     """
-    return Work(limit_s=math.inf if limit_s is None else limit_s)
+    return SearchWork(limit_s=math.inf if limit_s is None else limit_s)

@@ -60,6 +60,9 @@ MOST_PARAMETERS = 5_000_000_000
 """Up to this number of parameters a network is traced."""
 
 
+BY_SHAPE = "plan takes this decoder's from its shape, with Megatron's fused kernels, unless --software names another"
+"""Said of figures by other software where `planned_by_shape` finds a shape."""
+
 COUNTS = 4
 """Counts of devices that are compared: all, half, a quarter, an eighth."""
 
@@ -77,20 +80,17 @@ def shape_of(reference: str, request: PlanRequest) -> TransformerShape | None:
     return shape
 
 
-def planned_by_shape(reference: str, request: PlanRequest) -> str:
-    """What is said of figures by other software where `plan` takes a step from the analytical model; "": it does not.
+def planned_by_shape(reference: str, request: PlanRequest) -> TransformerShape | None:
+    """The shape from which `plan` takes a step by the analytical model; None: it does not, or refuses the job.
 
     Args:
         reference: of a job
         request: of a plan, where nothing else is asked for
     """
     try:
-        shape = shape_of(reference, request)
+        return shape_of(reference, request)
     except InputError:
-        return ""
-    if shape is None:
-        return ""
-    return "plan takes this decoder's from its shape, with Megatron's fused kernels, unless --software names another"
+        return None
 
 
 def is_traceable(shape: TransformerShape, request: PlanRequest) -> bool:

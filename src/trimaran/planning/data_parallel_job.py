@@ -10,13 +10,13 @@ from trimaran.base.precision import Precision
 from trimaran.graph.kernels.workload import Workload
 from trimaran.machine.types import Machine
 from trimaran.planning.tracing.workloads import memory_of_step, workload
+from trimaran.pricing.collectives.parameter_servers import owner_loads
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.replica_memory import ReplicaMemory, replica_memory
 from trimaran.pricing.exchange.step import ScaledStep, Sync
 from trimaran.pricing.input_pipeline import InputPipeline
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software
-from trimaran.program.gradients import owners_by_size
 from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
 
 
@@ -129,7 +129,9 @@ class DataParallelJob:
             sync: how gradients are exchanged
             owns: as for `memory`
         """
-        work = self.workload(batch)
+        work, summed_bytes = self.workload(batch), 0
+        if owns and sync == "kvstore":
+            summed_bytes = int(max(owner_loads([gradient.nbytes for gradient in work.gradients], devices))[0])
         return replica_memory(
             memory_of_step(self.reference, batch=work.batch, precision=work.precision, options=self.options or None),
             work.works,
@@ -138,7 +140,7 @@ class DataParallelJob:
             sync=sync,
             device=self.machine.node.device,
             software=self.software,
-            summed_bytes=_summed_at_most(work, devices) if owns and sync == "kvstore" else 0,
+            summed_bytes=summed_bytes,
         )
 
     def state_bytes(self, batch: int) -> int:
@@ -168,12 +170,3 @@ class DataParallelJob:
             else:
                 fails = middle
         return fits
-
-
-def _summed_at_most(work: Workload, devices: int) -> int:
-    """Gradients of the owner with the most [bytes]."""
-    nbytes = [gradient.nbytes for gradient in work.gradients]
-    loads = dict.fromkeys(map(str, range(devices)), 0)
-    for owner, size in zip(owners_by_size(nbytes, tuple(loads)), nbytes, strict=True):
-        loads[owner] += size
-    return max(loads.values())

@@ -20,7 +20,7 @@ from trimaran.planning.best_strategy import priced_sizes
 from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, sample_bytes
 from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import PlanRequest, check_traced
-from trimaran.planning.tracing.request import Request, make_request
+from trimaran.planning.tracing.request import TraceRequest, make_request
 from trimaran.planning.tracing.workloads import graph_of, memory_of_step, workload
 from trimaran.pricing.kernels.cost_table import estimated_table
 from trimaran.pricing.kernels.software import RUNTIME, Software
@@ -106,7 +106,7 @@ def machine_problems(
 
 
 @functools.lru_cache(maxsize=16)
-def _graph_there(asked: Request, kept: tuple[KeptBytes, ...]) -> Graph:
+def _graph_there(asked: TraceRequest, kept: tuple[KeptBytes, ...]) -> Graph:
     """The graph of a job with what autograd keeps there; one for all problems, as much is known of each graph once."""
     return with_kept(graph_of(asked), kept)
 

@@ -15,8 +15,8 @@ from trimaran.planner.explanation.exchange_doubt import doubts_of_exchange
 from trimaran.planner.explanation.explain import (
     AnalyticalCase,
     Case,
-    Family,
     SimulatedCase,
+    StrategyFilter,
     compressions_of,
     explain,
     pins_of_kind,
@@ -46,7 +46,7 @@ from trimaran.program.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _ExplanationAsked:
     """The request for an explanation, in terms of plans.
 
     Attributes:
@@ -102,7 +102,7 @@ def explain_plan(
             workers = decided.workers if fed.workers is None else fed.workers
             forbid = tuple(dict.fromkeys((*decided.forbid, *fed.forbid)))
             request = replace(request, pins=replace(decided, workers=workers, forbid=forbid))
-    asked = _Asked(
+    asked = _ExplanationAsked(
         source=source, request=request, path=path, plan=plan, why_not=why_not, what_if=what_if, progress=progress
     )
     is_modelled = not request.is_here and plan is None and shape_of(source.reference, request) is not None
@@ -124,7 +124,7 @@ def _against(request: PlanRequest, strategy: Strategy) -> tuple[str, ...]:
     return (*found, f"--execution {request.execution}")
 
 
-def _simulated(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
+def _simulated(asked: _ExplanationAsked) -> tuple[Planned, Case, tuple[str, ...]]:
     """A plan with a program, the model of its explanation, and notes."""
     # Before anything is measured: a name that does not exist costs no wait.
     families = [read_family(name) for name in asked.why_not]
@@ -145,7 +145,7 @@ TraceThere = Callable[[Collection[int], Problem], Mapping[int, TracedStep]]
 """Traces steps at some sizes of a microbatch [samples], for the devices of a problem."""
 
 
-def _tracer(asked: _Asked, planned: Planned) -> TraceThere:
+def _tracer(asked: _ExplanationAsked, planned: Planned) -> TraceThere:
     """Traces steps of a plan's job, each once."""
     problem = planned.simulated.problem
     if not asked.request.is_here:
@@ -186,7 +186,9 @@ def search_of(planned: Planned) -> Search[Candidate]:
     return found
 
 
-def _here(asked: _Asked, families: Sequence[Family]) -> tuple[Planned, Search[Candidate], Problem, tuple[str, ...]]:
+def _here(
+    asked: _ExplanationAsked, families: Sequence[StrategyFilter]
+) -> tuple[Planned, Search[Candidate], Problem, tuple[str, ...]]:
     """A plan for this machine, the result of a search by present costs, the problem, and notes."""
     source, request, plan, progress = asked.source, asked.request, asked.plan, asked.progress
     given: Planned | None = None
@@ -215,7 +217,7 @@ def _here(asked: _Asked, families: Sequence[Family]) -> tuple[Planned, Search[Ca
     return shown, found, problem, notes
 
 
-def _there(asked: _Asked) -> tuple[Planned, Search[Candidate]]:
+def _there(asked: _ExplanationAsked) -> tuple[Planned, Search[Candidate]]:
     """A plan for a machine of the catalog with the prices of its pins, and the result of a search there."""
     if asked.path is not None:
         planned, found = _of_file(asked.path, asked.request, asked.progress)
@@ -261,7 +263,7 @@ def outdated(strategy: Strategy, found: Search[Any]) -> tuple[str, ...]:
 # A plan of the analytical model: it has no program, so no critical path, and nothing is simulated otherwise
 
 
-def _modelled(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
+def _modelled(asked: _ExplanationAsked) -> tuple[Planned, Case, tuple[str, ...]]:
     """A plan of the analytical model, the model of its explanation, and notes."""
     source, request, plan = asked.source, asked.request, asked.plan
     changes = [parse_change(text) for text in asked.what_if] or None

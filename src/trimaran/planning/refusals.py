@@ -31,12 +31,11 @@ from trimaran.networks.names import parse_network
 from trimaran.networks.sizes import FAMILIES
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, host_memory
 from trimaran.planner.choice import Option
-from trimaran.planner.pins import Pins, parse_pins, pins_of_strategy
+from trimaran.planner.pins import Pins, leaves_microbatches, parse_pins, pins_of_strategy
 from trimaran.planning.analytical import Analytical
 from trimaran.planning.estimated import Estimated
 from trimaran.planning.requests import NO_TARGET, PlanRequest
 from trimaran.planning.target import Backend, Cell
-from trimaran.program.strategy import said_by
 
 SLOWEST = 10.0
 """Times the step of the fastest way that another one may take."""
@@ -310,9 +309,7 @@ def _recompute(request: PlanRequest, asked: _Asked) -> Iterator[_Change]:
 def _smaller_microbatches(request: PlanRequest, asked: _Asked) -> Iterator[_Change]:
     """Of one sequence, where a strategy says nothing of them, so that it has one microbatch."""
     pins = request.pins
-    if not pins.strategy or not isinstance(asked.find(request), Analytical):
-        return
-    if not {"microbatches", "microbatch"} & said_by(pins.strategy).keys():
+    if leaves_microbatches(pins) and isinstance(asked.find(request), Analytical):
         words = f"{pins.strategy} mb1"
         yield _Change(
             id="smaller-microbatches",

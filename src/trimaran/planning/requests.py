@@ -597,7 +597,7 @@ Executions = Literal["any", "eager", "compiled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class ExportBinding:
     """The runtime that a plan is exported to.
 
     Attributes:
@@ -664,7 +664,7 @@ class PlanRequest:
     loading: Loading = NO_LOADING
     documents: Documents | None = None
     expert_imbalance: float = 1.0
-    bound: Bound | None = None
+    bound: ExportBinding | None = None
 
     @property
     def is_here(self) -> bool:

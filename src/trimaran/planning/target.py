@@ -24,10 +24,10 @@ from trimaran.networks.names import parse_network
 from trimaran.planner.target_estimates import (
     LEAST_SAVED,
     Contender,
-    Estimate,
     Goal,
     Runs,
     Stop,
+    TargetEstimate,
     Training,
     choose_estimate,
     choose_within,
@@ -415,7 +415,7 @@ def _check_budget(request: TargetRequest, price: Price | None) -> None:
         )
 
 
-def _that_end(estimates: tuple[Estimate, ...]) -> tuple[Estimate, ...]:
+def _that_end(estimates: tuple[TargetEstimate, ...]) -> tuple[TargetEstimate, ...]:
     """Those whose training ends; failures may leave it no progress.
 
     Raises:
@@ -433,14 +433,14 @@ def _that_end(estimates: tuple[Estimate, ...]) -> tuple[Estimate, ...]:
     )
 
 
-def _stop(estimates: Sequence[Estimate], request: TargetRequest) -> Stop | None:
+def _stop(estimates: Sequence[TargetEstimate], request: TargetRequest) -> Stop | None:
     timed = {one.devices for one in estimates if one.time_s is not None}
     if request.tokens is not None and not request.compares:
         return None
     return find_stop(estimates, share=request.least_saved) if len(timed) > 1 else None
 
 
-def _warnings(asked: Goal, known: Known, chosen: Estimate, *, is_complete: bool) -> tuple[str, ...]:
+def _warnings(asked: Goal, known: Known, chosen: TargetEstimate, *, is_complete: bool) -> tuple[str, ...]:
     """Warnings for the user, each once."""
     told = [*_no_curve(asked, known), *known.warnings, *_needs(chosen), *_rates(chosen, known)]
     return tuple(dict.fromkeys([*told, *_cut_short(is_complete)]))
@@ -455,11 +455,11 @@ def _no_curve(asked: Goal, known: Known) -> tuple[str, ...]:
     )
 
 
-def _needs(chosen: Estimate) -> tuple[str, ...]:
+def _needs(chosen: TargetEstimate) -> tuple[str, ...]:
     return () if chosen.training is None else chosen.training.updates.warnings
 
 
-def _rates(chosen: Estimate, known: Known) -> tuple[str, ...]:
+def _rates(chosen: TargetEstimate, known: Known) -> tuple[str, ...]:
     """Warning that the learning rate's dependence on the batch is not known, where the batch is not the job's."""
     if known.curve is None or known.curve.table.recipe is not None or chosen.global_batch == known.job_batch:
         return ()
@@ -643,7 +643,7 @@ def planned_training(outlook: Outlook) -> PlannedTraining | None:
     )
 
 
-def _samples(chosen: Estimate) -> int | None:
+def _samples(chosen: TargetEstimate) -> int | None:
     """Samples of an epoch, as the choice counted them; None where it did not."""
     steps = None if chosen.training is None else chosen.training.steps_per_epoch
     return None if steps is None else round(steps * chosen.global_batch)

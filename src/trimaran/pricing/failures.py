@@ -484,7 +484,7 @@ def _above_zero(text: str, option: str) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assumed:
+class AssumedReliability:
     """What is assumed of a cluster of which nothing is said.
 
     Attributes:
@@ -505,7 +505,7 @@ class Assumed:
 
 
 @functools.cache
-def assumed() -> Assumed:
+def assumed() -> AssumedReliability:
     """The figures of `failures.toml`: of failures the geometric mean of all clusters, the best and the worst one."""
     table = packaged_toml("trimaran.pricing", "failures.toml")
     clusters, devices = table["failures"]["clusters"], table["failures"]["devices"]
@@ -518,7 +518,7 @@ def assumed() -> Assumed:
         return fast, usual, slow
 
     quick, usual, slow = (parse_seconds(text) for text in table["restart"]["seconds"])
-    return Assumed(
+    return AssumedReliability(
         device_rates=(rates[0], middle, rates[-1]),
         write=of_device("write"),
         read=of_device("read"),

@@ -65,7 +65,7 @@ _LEAST, _MOST = 0.5, 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coding:
+class GradientCoding:
     """Work of a rank for one bucket.
 
     Attributes:
@@ -108,7 +108,7 @@ def is_priced(compression: Compression, table: CostTable, cluster: Allocation) -
 
 def code_program(
     program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Allocation
-) -> dict[str, Coding]:
+) -> dict[str, GradientCoding]:
     """Work of the ranks for each all-reduce of a compressed bucket, by the id of the all-reduce.
 
     Args:
@@ -123,8 +123,8 @@ def code_program(
     """
     if strategy.compression is None:
         return {}
-    found: dict[str, Coding] = {}
-    known: dict[frozenset[int | None], dict[str, Coding]] = {}
+    found: dict[str, GradientCoding] = {}
+    known: dict[frozenset[int | None], dict[str, GradientCoding]] = {}
     shapes = {parameter.name: parameter.shape for parameter in graph.parameters}
     for instructions in program.ranks:
         segments = frozenset(item.segment for item in instructions)
@@ -165,7 +165,7 @@ def _coding(
     compression: Compression,
     table: CostTable,
     cluster: Allocation,
-) -> Coding:
+) -> GradientCoding:
     numbers = sum(math.prod(shapes[name]) for name in bucket.parameters)
     itemsize = bucket.nbytes // numbers if numbers else 0
     sizes = [bucket.nbytes]
@@ -180,8 +180,8 @@ def _coding(
     else:
         encode, decode = _on_device(sizes, compression, cluster.machine.node.device)
     if not factored:
-        return Coding(encode=encode, decode=decode)
-    return Coding(
+        return GradientCoding(encode=encode, decode=decode)
+    return GradientCoding(
         encode=encode,
         decode=decode.scaled(1.0 - _BETWEEN),
         between=decode.scaled(_BETWEEN),
@@ -226,7 +226,7 @@ def _on_device(sizes: list[int], compression: Compression, device: Device) -> tu
 
 
 def bucket_transfers(
-    instruction: Instruction, coding: Coding, reducing: CostTable, cluster: Allocation
+    instruction: Instruction, coding: GradientCoding, reducing: CostTable, cluster: Allocation
 ) -> tuple[Transfer, Transfer | None]:
     """Cost of the sums of a compressed bucket when no other transfer runs: of the first, and of the second if any.
 
@@ -264,7 +264,7 @@ def with_encoding(
     program: Program,
     compute: Mapping[str, Cost],
     marks: Mapping[tuple[str, str], float],
-    codings: Mapping[str, Coding],
+    codings: Mapping[str, GradientCoding],
 ) -> Encoded:
     """Backwards lengthened by encoding their buckets, with the mark of each bucket after its encoding.
 
@@ -306,7 +306,7 @@ class _Hand:
 
 
 def _handed_over(
-    coded: Sequence[Instruction], codings: Mapping[str, Coding], between: dict[str, Cost]
+    coded: Sequence[Instruction], codings: Mapping[str, GradientCoding], between: dict[str, Cost]
 ) -> dict[str, dict[str, _Hand]]:
     """Work of hooks, by the backward and its mark; it is taken out of `between`."""
     found: dict[str, dict[str, _Hand]] = {}

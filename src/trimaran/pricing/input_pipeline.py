@@ -474,7 +474,7 @@ def given_samples(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loader:
+class DecodingLibrary:
     """A library that decodes and augments photographs of ImageNet's size (about 110 kB, 500 x 375) to 224 x 224.
 
     Attributes:
@@ -487,20 +487,22 @@ class Loader:
 
 
 LOADERS = {
-    "torchvision": Loader(
+    "torchvision": DecodingLibrary(
         images_per_core_s=110.0, source="Pillow 7 to 9 resized crop of ImageNet: about 100 to 130 images/s a core"
     ),
-    "tensorflow": Loader(
+    "tensorflow": DecodingLibrary(
         images_per_core_s=180.0, source="tf.image decode_and_crop_jpeg, distortions: 150 to 200 images/s a core"
     ),
-    "mxnet": Loader(
+    "mxnet": DecodingLibrary(
         images_per_core_s=250.0, source="MXNet RecordIO with OpenCV, images resized beforehand to 480 pixels"
     ),
-    "dali-cpu": Loader(
+    "dali-cpu": DecodingLibrary(
         images_per_core_s=205.0,
         source="NVIDIA DALI: 7,800 to 8,300 images/s on the 40 cores of a DGX-1, NVIDIA/DeepLearningExamples "
         "PyTorch/Classification/ConvNets (EfficientNet-B0 and ResNet-50 in half precision on 8 GPUs)",
     ),
-    "dali": Loader(images_per_core_s=500.0, source="NVIDIA DALI, entropy decoding on cores, the rest on the device"),
+    "dali": DecodingLibrary(
+        images_per_core_s=500.0, source="NVIDIA DALI, entropy decoding on cores, the rest on the device"
+    ),
 }
 """Libraries by name. Images are decoded and augmented by cores, or by the devices themselves (DALI)."""

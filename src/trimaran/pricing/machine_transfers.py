@@ -48,7 +48,7 @@ from trimaran.machine.topology import DIRECT, pair, switch_links
 from trimaran.machine.types import Allocation, Device, Edge, Machine, Node
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.formulas import OPERATION_OF
-from trimaran.pricing.collectives.links import Crossing, cards_of, crossing_of, fabric_of, members_on_nodes
+from trimaran.pricing.collectives.links import LinkUse, cards_of, crossing_of, fabric_of, members_on_nodes
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, Transfer
 from trimaran.program.strategy import Strategy
@@ -211,13 +211,13 @@ class _Key:
 
 
 @functools.lru_cache(maxsize=4096)
-def _crossing_cost(key: _Key, crossing: Crossing, operation: str, nbytes: int, year: float) -> Cost:
+def _crossing_cost(key: _Key, crossing: LinkUse, operation: str, nbytes: int, year: float) -> Cost:
     # Groups alike on a machine have one crossing.
     return crossing_cost(operation, nbytes, machine=key.machine, crossing=crossing, year=year)
 
 
 @functools.lru_cache(maxsize=4096)
-def _route(key: _Key, members: tuple[int, ...], message: bool) -> tuple[Crossing, tuple[str, ...]]:
+def _route(key: _Key, members: tuple[int, ...], message: bool) -> tuple[LinkUse, tuple[str, ...]]:
     """What the members of a transfer cross, and the names of the links that it occupies."""
     machine = key.machine
     wrong = [number for number in members if not 0 <= number < machine.devices]

@@ -30,7 +30,7 @@ from trimaran.pricing.collectives.formulas import OPERATION_OF
 from trimaran.pricing.compute import SegmentCost, context_of, operation_costs, own_form, segment_cost, weight_shares
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.exchange.costs import handling_s, straggling
-from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
+from trimaran.pricing.exchange.frameworks import ExchangeRecipe, recipe_of
 from trimaran.pricing.exchange.replica_memory import step_with_buckets
 from trimaran.pricing.exchange.unknowns import End
 from trimaran.pricing.gradient_compression import bucket_transfers, code_program, reducing_table, with_encoding
@@ -125,7 +125,7 @@ def price_feeding(
         samples,
         feeding,
         microbatch=microbatch,
-        microbatches=max(1, len(loads) // max(1, readers)),
+        microbatches=loaded_microbatches(program),
         readers=round(readers * copies),
         busy_s=busy_s,
         cores=cores if on_host else max(1, cores - strategy.devices),
@@ -143,18 +143,17 @@ def _price_given(
     microbatch: int,
 ) -> Cost | None:
     """The same on a machine of the catalog, whose busiest host sets the period: it has the most ranks that read."""
-    loads = [item for item in program if item.kind == Kind.LOAD]
-    reading = {item.rank for item in loads}
     readers, cores = readers_of_host(program, strategy, cluster), table.fingerprint.cores
     samples = fed_step.on_links(samples, cluster.machine.node, readers)
     cost = fed_step.load(samples, strategy.feeding, microbatch=microbatch, readers=readers, cores=cores)
-    for item in loads:
-        compute[item.id] = cost
+    for item in program:
+        if item.kind == Kind.LOAD:
+            compute[item.id] = cost
     return fed_step.period(
         samples,
         strategy.feeding,
         microbatch=microbatch,
-        microbatches=max(1, len(loads) // max(1, len(reading))),
+        microbatches=loaded_microbatches(program),
         readers=readers,
         cores=cores,
     )
@@ -173,6 +172,12 @@ def readers_of_host(program: Program, strategy: Strategy, cluster: Allocation) -
     reading, size = {item.rank for item in program if item.kind == Kind.LOAD}, len(program.ranks)
     hosts = Counter(cluster.hosts[rank] for rank in range(strategy.devices) if rank % size in reading)
     return max(hosts.values(), default=1)
+
+
+def loaded_microbatches(program: Program) -> int:
+    """Microbatches of a step that a rank which reads loads."""
+    loads = [item.rank for item in program if item.kind == Kind.LOAD]
+    return max(1, len(loads) // max(1, len(set(loads))))
 
 
 def _is_in_line(feeding: Feeding) -> bool:
@@ -396,7 +401,7 @@ def _is_gradients(item: Instruction) -> bool:
     return bool(item.group) and any("!" in name for name in item.after)
 
 
-def _called(transfer: Transfer, recipe: Recipe, item: Instruction, cluster: Allocation) -> Transfer:
+def _called(transfer: Transfer, recipe: ExchangeRecipe, item: Instruction, cluster: Allocation) -> Transfer:
     """A collective as a framework calls it: the handling of the call, then all of it overlapping the backward."""
     devices = min(len(item.group), cluster.machine.node.devices)
     call_s = recipe.on(devices).call_s
@@ -422,7 +427,7 @@ def called_transfer(item: Instruction, table: CostTable, cluster: Allocation) ->
     return _gradient_call(item, recipe_of(table.software), table, cluster)
 
 
-def _gradient_call(item: Instruction, recipe: Recipe, table: CostTable, cluster: Allocation) -> Transfer:
+def _gradient_call(item: Instruction, recipe: ExchangeRecipe, table: CostTable, cluster: Allocation) -> Transfer:
     """A call that sums gradients, of all collectives of which the framework makes it."""
     kinds = [item.kind]
     if item.kind == Kind.ALL_REDUCE:
@@ -446,7 +451,7 @@ def _between_s(program: Program, table: CostTable) -> tuple[float, ...]:
     return tuple(table.between.of(len(instructions)) for instructions in program.ranks)
 
 
-def _copies_s(program: Program, recipe: Recipe, machine: Machine, tensors: Sequence[int]) -> tuple[float, ...]:
+def _copies_s(program: Program, recipe: ExchangeRecipe, machine: Machine, tensors: Sequence[int]) -> tuple[float, ...]:
     """Copies of gradients into buffers of calls and out of them, of each rank of a step [s]."""
     sizes = [sum(item.nbytes for item in instructions if _is_gradients(item)) for instructions in program.ranks]
     return tuple(
@@ -539,7 +544,7 @@ def _add_calls(program: Program, compute: dict[str, Cost], handling: Mapping[str
                 compute[identifier] = Cost(cost.seconds + more_s, cost.low + more_s, cost.high + more_s, cost.source)
 
 
-def _interference(program: Program, table: CostTable, recipe: Recipe | None) -> Interference:
+def _interference(program: Program, table: CostTable, recipe: ExchangeRecipe | None) -> Interference:
     """The factors of the kind of transfer that moves most bytes; messages and collectives differ.
 
     On a machine of the catalog those of collectives are the framework's, at the end that is asked for. Measured queues

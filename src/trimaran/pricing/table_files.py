@@ -60,7 +60,7 @@ class _Whole(msgspec.Struct, frozen=True):
     evaluation: _Duration
 
 
-class _Step(msgspec.Struct, frozen=True):
+class _StepCosts(msgspec.Struct, frozen=True):
     job: str
     update: TensorFit
     clip: TensorFit
@@ -79,14 +79,14 @@ class _Table(msgspec.Struct, frozen=True):
     fingerprint: Fingerprint
     operations: list[_Operation]
     wholes: list[_Whole]
-    steps: list[_Step]
+    steps: list[_StepCosts]
     curves: list[_Curve]
     interference: list[tuple[str, _Factors]]
     between: tuple[_Duration, _Duration] | None = None
     straggling: float | None = None
 
 
-class _File(msgspec.Struct, frozen=True):
+class _TableFile(msgspec.Struct, frozen=True):
     schema_version: int
     digest: str
     table: msgspec.Raw
@@ -119,7 +119,7 @@ def decode_table(data: bytes, *, origin: str = "cost table") -> CostTable:
         CorruptDataError: truncated, edited, or with figures that no measurement gives
         InputError: written by another version of Trimaran
     """
-    file = decode_typed(data, _File, source=origin, advice="measure again")
+    file = decode_typed(data, _TableFile, source=origin, advice="measure again")
     if file.schema_version != SCHEMA_VERSION:
         raise InputError(
             f"{origin}: schema version {file.schema_version}, this Trimaran reads {SCHEMA_VERSION}; measure again",
@@ -164,7 +164,7 @@ def _rows(table: CostTable) -> _Table:
             for batch, cost in sorted(points.items())
         ],
         steps=[
-            _Step(
+            _StepCosts(
                 job=job,
                 update=step.update,
                 clip=step.clip,

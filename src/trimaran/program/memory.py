@@ -35,7 +35,7 @@ class Decision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class RecomputeRecipe:
     """How to recompute a storage.
 
     Attributes:
@@ -96,7 +96,7 @@ class MemoryPlan:
     budget_bytes: int | None
     decisions: Mapping[int, Decision]
     steps: tuple[MemoryStep, ...]
-    recipes: Mapping[int, Recipe]
+    recipes: Mapping[int, RecomputeRecipe]
     reasons: Mapping[int, str]
     waits: Mapping[int, int] = field(default_factory=dict)
     codecs: Mapping[int, str] = field(default_factory=dict)

@@ -4,7 +4,7 @@
 does the table of `trimaran check`. Batch norm and random draws differ in parts of a batch, but as they do in one
 process that sees the same parts: that is no objection.
 
-Each `Row` is evidence of a job under a kind of plan, one sentence, and one remedy; the first row that holds is told.
+Each `Refusal` is evidence of a job under a kind of plan, one sentence, and one remedy; the first that holds is told.
 
 Strategies under which an optimizer updates as in a plain loop:
 
@@ -49,7 +49,7 @@ class _Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Refusal:
     """A refusal.
 
     Attributes:
@@ -75,45 +75,45 @@ class Row:
 _WHOLE = 'replicas that update everything (dp with sync="all-reduce", zero=0)'
 
 _OF_OPTIMIZERS = (
-    Row(
+    Refusal(
         lambda seen, kind: seen.optimizer.needs_closure and seen.optimizer.class_name,
         "the step of {} computes the loss again (a closure, or two halves of a step), and here each microbatch runs "
         "forward and backward once",
         "use an optimizer whose step() needs no closure",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: seen.optimizer.keeps_gradients and seen.optimizer.class_name,
         "the zero_grad of {} keeps some of the gradients, and here they are forgotten after an update",
         "let its step keep in its state what it needs of them",
     ),
-    Row(lambda seen, kind: seen.precision == "fp16" and scaling_obstacle(kind.strategy), "{}"),
-    Row(
+    Refusal(lambda seen, kind: seen.precision == "fp16" and scaling_obstacle(kind.strategy), "{}"),
+    Refusal(
         lambda seen, kind: kind.several and seen.optimizer.schedule_draws,
         "Job.lr_schedule sets other options each time that it is tried, as it draws them, or reads a clock, and every "
         "rank would have its own",
         "let it go by its own steps, or draw from a generator that it makes and seeds, or use one device",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.several and seen.optimizer.draws and seen.optimizer.class_name,
         "the step of {} draws random numbers, and every rank would draw its own",
         "use one device",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.several and _of_optimizer(seen, seen.optimizer.foreign),
         "{} holds what is no parameter of the model ({}), whose gradients no other rank would hear of",
         "put them into the model, or use one device",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: (kind.shards or kind.subsets) and _of_optimizer(seen, seen.optimizer.extra),
         "{} holds parameters that it was not given ({}), and a rank updates some only",
         f"let Job.optimizer use those of its argument, which has named_parameters() too, or use {_WHOLE}",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: (kind.shards or kind.subsets) and seen.optimizer.hooked and seen.optimizer.class_name,
         "hooks on the step of {} would see the parameters of one rank only",
         f"use {_WHOLE}",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: (
             (kind.shards or kind.subsets)
             and (
@@ -125,7 +125,7 @@ _OF_OPTIMIZERS = (
         "each rank updates some parameters, and {} cannot be split over parameters: {}",
         f"use {_WHOLE}",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: (
             kind.shares and not seen.optimizer.elementwise and (seen.optimizer.class_name, seen.optimizer.reason)
         ),
@@ -135,12 +135,12 @@ _OF_OPTIMIZERS = (
 )
 
 _GATHERING = (
-    Row(
+    Refusal(
         lambda seen, kind: kind.divided and seen.reduction == "gathers",
         "the loss gathers across ranks, and here not every rank computes it on other samples",
         "use replicas with one microbatch each (--allow dp --microbatches 1)",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: seen.reduction == "gathers" and _uneven_batch(seen, kind),
         "the loss gathers across ranks, and {} has {} samples, which {} replicas cannot share evenly",
         "{}",
@@ -148,7 +148,7 @@ _GATHERING = (
 )
 
 _IMPOSSIBLE = (
-    Row(
+    Refusal(
         lambda seen, kind: (
             seen.precision == "fp16" and (seen.reduction == "pair" or (seen.reduction == "given" and kind.splits))
         ),
@@ -157,29 +157,29 @@ _IMPOSSIBLE = (
         'precision="bf16"',
     ),
     *_OF_OPTIMIZERS,
-    Row(
+    Refusal(
         lambda seen, kind: _last_that_fails(seen, kind.strategy),
         "the data is a stream that does not say how long it is, so that its last batch may have {}, and the job fails "
         "on parts of {}: {}",
         "set Job.drop_last, or give the stream a __len__",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: _part_that_fails(seen, kind.strategy),
         "the job fails on {}: {}",
         "use another global batch, other parts, or Job.drop_last where it is the last",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.divided and seen.logs_over_ranks,
         "the forward or the loss communicates, if only for a log, and here not every rank computes it",
         "log in Job.on_step, which gets the loss of all ranks, or use replicas",
     ),
     *_GATHERING,
-    Row(
+    Refusal(
         lambda seen, kind: kind.several and (kind.dp < kind.strategy.devices or kind.strategy.shards) and seen.synced,
         "{} is a SyncBatchNorm, which waits for all ranks, and here not every rank runs it",
         "use replicas, or nn.BatchNorm",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: (
             kind.several
             and seen.synced
@@ -188,41 +188,41 @@ _IMPOSSIBLE = (
         "{} is a SyncBatchNorm, and the last batch of an epoch has {} samples for {} replicas",
         "set Job.drop_last, or use nn.BatchNorm",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.zero > 1 and seen.scripted,
         "{} is a module of torch.jit, which takes no hooks, by which shards are gathered",
         "use replicas with zero=0 or 1, or the module before it was scripted",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: (kind.parts or kind.owns) and seen.overlapping,
         "{} and {} lie in the same memory, so that who updates one changes the other, and here ranks have separate "
         "tensors, or update some",
         "give both modules one parameter (head.weight = embedding.weight), or use one device, or replicas with zero=0 "
         'and sync="all-reduce"',
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.partitioned and seen.varying,
         "{} has a gradient in some batches only, and a partitioned network runs all of its parts, where what has none "
         "has zeros, by which an optimizer updates",
         "use one device or replicas",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.zero > 1 and _mixed_unit(seen, kind.strategy),
         "{} and {} have different dtypes and would be gathered as one, which FSDP does not do",
         "use zero=0 or 1, or put parameters of one dtype into a module that is a unit",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.zero > 1 and seen.hollow,
         "{} has no elements, and cannot be sharded",
         "leave it out of the model, or use zero=0 or 1",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.parts and seen.renamed,
         "a hook gives the state_dict of the model {}, which is none of its parameters and buffers, and here a rank has "
         "a part of these, which it finds by their names",
         "rename entries where the file is read, or use one device, or replicas with zero=0 or 1",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.strategy.pp > 1 and seen.leaves_out,
         "Job.collate may leave out samples, and stages send each other tensors of as many samples as a part was asked "
         "for",
@@ -232,69 +232,69 @@ _IMPOSSIBLE = (
 """What nobody can accept: the step cannot be done so, or ranks would wait for each other."""
 
 _OTHERWISE = (
-    Row(
+    Refusal(
         lambda seen, kind: seen.moved,
         "{} gives something else for the same batch each time, also under the same seeds, by what a look at the job "
         "has moved and cannot put back, such as an iterator, a queue or a file",
         "keep a number or a tensor in its place, as the index of the entry of a list, in an attribute or a dict; to "
         "draw, use the global generators of torch, random or numpy",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.several and seen.follows_ranks,
         "{} asks which rank of how many this is, or communicates (torch.distributed, WORLD_SIZE), and gives something "
         "else among several",
         "a global batch and its gradient are the same on any number of ranks, so write it as for one process",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.several and seen.drawn_once,
         "the first step draws {}, which later ones use again, and each rank would draw its own",
         "draw it in Job.model, as a buffer (register_buffer), or from a generator with a seed, or use one device",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: (kind.zero > 1 or kind.divided) and seen.written,
         "the forward, or train(), writes to the parameter {}, and a rank that has a part of the parameters would write "
         "to a copy",
         "use replicas with zero=0 or 1, or keep it outside of the model, by name, and update it in Job.on_step",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.strategy.execution == "compiled" and _changed(seen),
         "the forward changes {}, and torch.compile computes anew in the backward what the forward made of it, from "
         "what is there by then, so that gradients are others",
         "run it eagerly (--execution eager), or update it in Job.on_step",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.shards and seen.gradient_hooks,
         "the hook on the gradient of {} would not see it, as a rank has a part of the parameter",
         "use one device, replicas with zero=0 or 1, or a pipeline; or do it in the optimizer's step",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: (kind.splits or (kind.partitioned and seen.tied)) and seen.uneven_hooks,
         "the hook on the gradient of {} would see gradients of parts of the batch, and what it makes of these does not "
         "add up to what it makes of the whole",
         "clip by Job.clip_norm or in the optimizer's step, or use one device without microbatches",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.partitioned and seen.carried_by_model,
         "the forward takes over {} from step to step, which is no buffer, and the graph has the value of its capture",
         "use one device or replicas, or a buffer (register_buffer)",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.partitioned and seen.results,
         "the forward leaves {} behind for a loss, or a callback, that reads it, and a rank of a partitioned network "
         "does not",
         "return it from the forward, or use one device or replicas",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.parts and seen.in_loss,
         "the loss holds {}, of which a rank has a part, or that is not up to date there",
         "let the forward compute what the loss needs of it, or use one device, or replicas with zero=0 or 1",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: next((one for one in seen.readers if _is_elsewhere(one[0], kind)), ()),
         "{} holds {}, of which a rank has a part, or that is not up to date there",
         "let the forward compute what it needs of it, or use one device, or replicas with zero=0, and workers=0",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: (kind.several or kind.rereads) and seen.data_carries,
         "a sample that is read again, or its batch, differs, also under the same seeds, or stays as it was drawn "
         "first, so that it depends on earlier reads, and ranks and workers read others than one process does",
@@ -302,30 +302,30 @@ _OTHERWISE = (
         "generator of the data set or of Job.collate, and keep nothing that was drawn in __getitem__; or use one "
         "device with workers=0",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.microbatches and seen.collate_carries,
         "Job.collate keeps something from call to call, and is called for each microbatch here",
         "let it go by its samples alone, or use one device without microbatches",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: seen.read_together,
         "__getitems__ of the data set gives other samples for several numbers than __getitem__ for each, so that a "
         "sample depends on those that are read with it, and each part of a batch is read by itself",
         "do in Job.collate, or in the forward, what is done over samples",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.replicas and seen.own_generator,
         "the forward or the loss draws from a generator that the job keeps, which is in the same state on every "
         "replica, so that samples of several replicas would get the same draws",
         "draw from the global generator, which is seeded by rank, or use one device",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.splits and seen.restarts,
         "each call of the forward or the loss seeds what it draws anew, so that samples of several parts of a batch "
         "would get the same draws",
         "draw from the global generator, which is seeded by Job.seed, or use one device without microbatches",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: (
             (
                 kind.partitioned
@@ -337,25 +337,25 @@ _OTHERWISE = (
         "what the loss is a mean over, has it as it was",
         "copy it in the forward, or write to it in Job.collate or in the loss",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.splits and seen.not_looked != TOO_LARGE and seen.not_looked,
         "it is not known whether parts of a batch train it as the whole does, as a look at the job failed: {}",
         "let it run on a few samples, or use one device without microbatches",
     ),
     *_GATHERING,
-    Row(
+    Refusal(
         lambda seen, kind: kind.microbatches and seen.reduction == "gathers",
         "the loss gathers across ranks, and a microbatch sees those of other ranks only, not the whole batch",
         "use one microbatch (--microbatches 1)",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: kind.replicas and seen.reduction == "gathers" and not seen.replicates and seen.buffers,
         "the loss gathers across ranks, and gradients still differ from those of the whole batch, or each forward "
         "changes {} by the samples of its rank alone",
         "gather with a backward (torch.distributed.nn.functional.all_gather), also what a buffer follows, or use one "
         "device",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: (
             kind.replicas and seen.reduction == "gathers" and not seen.replicates and _share(seen.replicas)
         ),
@@ -363,7 +363,7 @@ _OTHERWISE = (
         "gather with torch.distributed.nn.functional.all_gather, which has a backward, and keep the samples of the "
         "ranks in order",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: (
             kind.replicas
             and seen.reduction != "gathers"
@@ -372,7 +372,7 @@ _OTHERWISE = (
         ),
         "{}",
     ),
-    Row(
+    Refusal(
         lambda seen, kind: (
             kind.microbatches
             and seen.reduction != "gathers"
@@ -385,7 +385,7 @@ _OTHERWISE = (
 """What would train another job, which a user may accept."""
 
 
-def _first(rows: Sequence[Row], seen: Behaviour, strategy: Strategy) -> str:
+def _first(rows: Sequence[Refusal], seen: Behaviour, strategy: Strategy) -> str:
     kind = _Kind(strategy)
     return next(filter(None, (row.text(seen, kind) for row in rows)), "")
 

@@ -188,7 +188,7 @@ Axis = Literal["shards", "replicas"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class ComputePoint:
     """A point inside a step of compute.
 
     Attributes:
@@ -217,15 +217,15 @@ class Inner:
     kind: Kind
     axis: Axis
     nbytes: int
-    start: Point
-    wait: Point | None = None
+    start: ComputePoint
+    wait: ComputePoint | None = None
 
 
 def token_of(inner: Inner, segment: int, microbatch: int) -> str:
     """The token of its instruction.
 
     Example:
-        >>> start = Point(op="fc1")
+        >>> start = ComputePoint(op="fc1")
         >>> token_of(Inner(label="f0", kind=Kind.ALL_REDUCE, axis="shards", nbytes=8, start=start), 2, 5)
         '2AR5#f0'
     """

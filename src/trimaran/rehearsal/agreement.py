@@ -25,10 +25,10 @@ from trimaran.base.errors import InputError
 from trimaran.rehearsal.calls import (
     ASIDE,
     MESSAGES,
-    Call,
+    CommunicationCall,
+    LaunchUnit,
     Member,
     Shared,
-    Unit,
     Waits,
     disagreement,
     members_of,
@@ -71,7 +71,7 @@ class GroupView(msgspec.Struct, frozen=True):
     dimension: str
 
 
-class Side(msgspec.Struct, frozen=True):
+class CallSide(msgspec.Struct, frozen=True):
     """What some ranks do at one place.
 
     Attributes:
@@ -117,7 +117,7 @@ class Finding(msgspec.Struct, frozen=True):
     kind: FindingKind
     group: GroupView | None
     position: int
-    sides: tuple[Side, ...]
+    sides: tuple[CallSide, ...]
     text: str
     remedy: str
 
@@ -136,7 +136,7 @@ class Unsure(msgspec.Struct, frozen=True):
     lines: tuple[Frame, ...] = ()
 
 
-class Agreement(msgspec.Struct, frozen=True):
+class AgreementReport(msgspec.Struct, frozen=True):
     """Whether ranks agree.
 
     Attributes:
@@ -158,7 +158,7 @@ class Agreement(msgspec.Struct, frozen=True):
     calls: int
 
 
-def agree(records: Sequence[Record], kinds: Mapping[int, int] | None = None) -> Agreement:
+def agree(records: Sequence[Record], kinds: Mapping[int, int] | None = None) -> AgreementReport:
     """Compare what rehearsed ranks asked of each other.
 
     Args:
@@ -174,7 +174,7 @@ def agree(records: Sequence[Record], kinds: Mapping[int, int] | None = None) -> 
     """
     _check(records)
     members = members_of(records, kinds or {})
-    comparison = _Comparison(records, members)
+    comparison = _MembersCompared(records, members)
     comparison.compare_made_groups()
     comparison.compare_groups()
     comparison.compare_messages()
@@ -237,7 +237,7 @@ def tensors_text(tensors: Sequence[TensorForm]) -> str:
     return shown + (f" and {len(tensors) - 2} more" if len(tensors) > 2 else "")
 
 
-def side_text(side: Side) -> str:
+def side_text(side: CallSide) -> str:
     """What ranks do, such as "ranks 0–3 call all_reduce (sum) of float32[1] at train.py:30"."""
     who = ranks_text(side.ranks)
     one = len(side.ranks) == 1
@@ -322,7 +322,7 @@ _DIFFERS_OF_MESSAGES: dict[str, tuple[str, str]] = {
 # Alignment
 
 
-def _cost(one: Call, other: Call) -> float:
+def _cost(one: CommunicationCall, other: CommunicationCall) -> float:
     """Of taking two calls for each other. Leaving a call out costs 1."""
     same_line = one.lines == other.lines
     difference = disagreement((one, other))
@@ -350,7 +350,12 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 def edits(
-    ours: Sequence[Call], theirs: Sequence[Call], differs_at: int, *, we_stop: bool = False, they_stop: bool = False
+    ours: Sequence[CommunicationCall],
+    theirs: Sequence[CommunicationCall],
+    differs_at: int,
+    *,
+    we_stop: bool = False,
+    they_stop: bool = False,
 ) -> list[Edit]:
     """Where two lists of calls part, if as few calls as possible are left out, added or changed.
 
@@ -395,7 +400,9 @@ def edits(
     return found
 
 
-def _are_reordered(ours: Sequence[Call], theirs: Sequence[Call], found: Sequence[Edit]) -> bool:
+def _are_reordered(
+    ours: Sequence[CommunicationCall], theirs: Sequence[CommunicationCall], found: Sequence[Edit]
+) -> bool:
     """Whether the calls at the first edits are the same ones of the same step in another order."""
     missing: Counter[object] = Counter()
     for number, edit in enumerate(found):
@@ -412,7 +419,7 @@ def _are_reordered(ours: Sequence[Call], theirs: Sequence[Call], found: Sequence
 # Comparison
 
 
-class _Comparison:
+class _MembersCompared:
     """What is gathered while members are compared."""
 
     def __init__(self, records: Sequence[Record], members: Mapping[int, Member]) -> None:
@@ -432,10 +439,10 @@ class _Comparison:
                 dimension = description.removeprefix("mesh_") if description.startswith("mesh_") else ""
                 self.views.setdefault(group, GroupView(group.ranks, description, dimension))
 
-    def result(self) -> Agreement:
+    def result(self) -> AgreementReport:
         """All that was found."""
         findings = tuple(finding for _, finding in sorted(self.found, key=lambda pair: pair[0]))
-        return Agreement(
+        return AgreementReport(
             ok=not findings,
             findings=findings,
             unsure=tuple(self.unsure),
@@ -448,10 +455,10 @@ class _Comparison:
     # -----------------------------------------------------------------------------------------------------------------
     # Sides
 
-    def side(self, ranks: Sequence[int], call: Call) -> Side:
+    def side(self, ranks: Sequence[int], call: CommunicationCall) -> CallSide:
         """What ranks ask for."""
         asked = call.asked
-        return Side(
+        return CallSide(
             ranks=tuple(sorted(ranks)),
             rehearsed=self._rehearsed(ranks),
             operation=asked.operation,
@@ -465,12 +472,14 @@ class _Comparison:
             steps=call.steps,
         )
 
-    def end_side(self, ranks: Sequence[int]) -> Side:
+    def end_side(self, ranks: Sequence[int]) -> CallSide:
         """That ranks ask for nothing any more."""
         member = self.members[min(ranks)]
         end = member.record.end
         lines = member.record.lines[end.lines] if end.lines >= 0 else ()
-        return Side(tuple(sorted(ranks)), self._rehearsed(ranks), "", "", -1, (), (), lines, "", "update", member.steps)
+        return CallSide(
+            tuple(sorted(ranks)), self._rehearsed(ranks), "", "", -1, (), (), lines, "", "update", member.steps
+        )
 
     def _rehearsed(self, ranks: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted({self.members[rank].record.rank for rank in ranks if rank in self.members}))
@@ -481,7 +490,7 @@ class _Comparison:
             return ""
         return f" ({ranks_text(played)}: taken to do what {ranks_text(self._rehearsed(played))} does)"
 
-    def _when(self, *calls: Call | None) -> float:
+    def _when(self, *calls: CommunicationCall | None) -> float:
         """When the earliest of some calls is asked for, as a part of its rank's calls."""
         parts = [
             call.number / max(1, len(self.members[call.rank].record.collectives)) for call in calls if call is not None
@@ -489,7 +498,13 @@ class _Comparison:
         return min(parts, default=1.0)
 
     def add(
-        self, kind: FindingKind, group: Shared | None, position: int, sides: Sequence[Side], when: float, why: str = ""
+        self,
+        kind: FindingKind,
+        group: Shared | None,
+        position: int,
+        sides: Sequence[CallSide],
+        when: float,
+        why: str = "",
     ) -> None:
         """A finding that is told by what each side does."""
         is_message = any(side.operation in MESSAGES for side in sides)
@@ -534,11 +549,11 @@ class _Comparison:
             self.told.update(rank for ranks in at.values() for rank in ranks)
             return
 
-    def _made_side(self, ranks: Sequence[int], number: int, made: tuple[int, ...] | None) -> Side:
+    def _made_side(self, ranks: Sequence[int], number: int, made: tuple[int, ...] | None) -> CallSide:
         record = self.members[ranks[0]].record
         lines = record.lines[record.made_groups[number][1]] if made is not None else ()
         name = "new_group" if made is not None else ""
-        return Side(tuple(ranks), tuple(ranks), name, "", -1, (), (), lines, "", "setup", 0)
+        return CallSide(tuple(ranks), tuple(ranks), name, "", -1, (), (), lines, "", "setup", 0)
 
     def compare_groups(self) -> None:
         """Calls of each group, one by one."""
@@ -567,7 +582,7 @@ class _Comparison:
             )
             self.unsure.append(Unsure("single", text))
 
-    def _compare_calls(self, group: Shared, lists: Mapping[int, list[Call]]) -> None:
+    def _compare_calls(self, group: Shared, lists: Mapping[int, list[CommunicationCall]]) -> None:
         """Calls that members ask of a group, or messages one way between two of them."""
         self.calls += sum(map(len, lists.values()))
         for position in range(max(map(len, lists.values()))):
@@ -586,7 +601,7 @@ class _Comparison:
             self._compare_places(group, lists)
         self._note_one_more_step(group, lists)
 
-    def _is_firm(self, over: Sequence[int], calls: Sequence[Call]) -> bool:
+    def _is_firm(self, over: Sequence[int], calls: Sequence[CommunicationCall]) -> bool:
         """Whether ranks that ask for nothing more really would not.
 
         A script that was stopped would have gone on; but where all were stopped after the same step, each one's calls
@@ -604,7 +619,7 @@ class _Comparison:
                 return False
         return True
 
-    def _note_stopped(self, group: Shared, over: Sequence[int], call: Call) -> None:
+    def _note_stopped(self, group: Shared, over: Sequence[int], call: CommunicationCall) -> None:
         alike: dict[tuple[str, str], list[int]] = {}
         for rank in over:
             if rank not in self.told:
@@ -620,7 +635,7 @@ class _Comparison:
             )
             self.unsure.append(Unsure("stopped", text, call.lines))
 
-    def _note_one_more_step(self, group: Shared, lists: Mapping[int, list[Call]]) -> None:
+    def _note_one_more_step(self, group: Shared, lists: Mapping[int, list[CommunicationCall]]) -> None:
         """A rank that was stopped as it began a step, when another had done all of its steps."""
         for rank, calls in lists.items():
             member = self.members[rank]
@@ -642,7 +657,7 @@ class _Comparison:
                 )
                 self.unsure.append(Unsure("stopped", text, calls[-1].lines))
 
-    def _explain(self, group: Shared, lists: Mapping[int, list[Call]], position: int) -> None:
+    def _explain(self, group: Shared, lists: Mapping[int, list[CommunicationCall]], position: int) -> None:
         """Tell where members part: each part of them against the largest."""
         self.at_fault.add(group)
         parts: dict[object, list[int]] = {}
@@ -659,7 +674,11 @@ class _Comparison:
             self._explain_pair(group, position, (order[0], lists[order[0][0]]), (ranks, lists[ranks[0]]))
 
     def _explain_pair(
-        self, group: Shared, position: int, ours: tuple[list[int], list[Call]], theirs: tuple[list[int], list[Call]]
+        self,
+        group: Shared,
+        position: int,
+        ours: tuple[list[int], list[CommunicationCall]],
+        theirs: tuple[list[int], list[CommunicationCall]],
     ) -> None:
         mine, others = ours[1], theirs[1]
         differs_at = min(position, len(mine), len(others))
@@ -708,7 +727,7 @@ class _Comparison:
             return "steps", f", {ranks_text(others)} did {_steps_text(most)}"
         return "alone", ""
 
-    def _compare_places(self, group: Shared, lists: Mapping[int, list[Call]]) -> None:
+    def _compare_places(self, group: Shared, lists: Mapping[int, list[CommunicationCall]]) -> None:
         """Calls that go together but come from swapped places: NCCL runs them, with each other's values."""
         first, *others = lists.values()
         for calls in others:
@@ -729,7 +748,7 @@ class _Comparison:
 
     def compare_messages(self) -> None:
         """Messages of each ordered pair of ranks, one by one."""
-        ways: dict[tuple[Shared, int, int], dict[int, list[Call]]] = {}
+        ways: dict[tuple[Shared, int, int], dict[int, list[CommunicationCall]]] = {}
         apart: list[tuple[int, int]] = []
         for member in self.members.values():
             for call in member.all_calls():
@@ -758,7 +777,7 @@ class _Comparison:
 
     def look_for_lost_results(self) -> None:
         """Asynchronous calls whose result nothing waits for."""
-        lost: dict[tuple[Shared, tuple[Frame, ...]], list[Call]] = {}
+        lost: dict[tuple[Shared, tuple[Frame, ...]], list[CommunicationCall]] = {}
         for member in self.members.values():
             if not member.is_rehearsed:
                 continue
@@ -766,7 +785,7 @@ class _Comparison:
             for order in member.orders:
                 if isinstance(order, Sync) and order.stream < 0:
                     lost = {key: calls for key, calls in lost.items() if calls[0].rank != member.rank}
-                if not isinstance(order, Unit) or not order.first.asked.asynchronous or id(order) in waited:
+                if not isinstance(order, LaunchUnit) or not order.first.asked.asynchronous or id(order) in waited:
                     continue
                 call = order.first
                 if call.asked.waits_when_used:
@@ -786,7 +805,7 @@ class _Comparison:
             finding = Finding("wait", self.views[group], self._position(calls[0]), (side,), text, remedy)
             self.found.append((self._when(calls[0]), finding))
 
-    def _position(self, call: Call) -> int:
+    def _position(self, call: CommunicationCall) -> int:
         same = self.members[call.rank].calls.get(call.group, [])
         return same.index(call) if call in same else 0
 
@@ -888,20 +907,20 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _fate(calls: Sequence[Call], position: int, member: Member) -> object:
+def _fate(calls: Sequence[CommunicationCall], position: int, member: Member) -> object:
     """What makes members one part: the call at a place and its lines, or their end."""
     if position < len(calls):
         return (calls[position].label, calls[position].lines)
     return (member.record.end.how, member.steps)
 
 
-def _place(call: Call) -> tuple[object, ...]:
+def _place(call: CommunicationCall) -> tuple[object, ...]:
     return (call.label, call.module, call.lines)
 
 
-def _by_part(calls: Sequence[Call]) -> list[list[Call]]:
+def _by_part(calls: Sequence[CommunicationCall]) -> list[list[CommunicationCall]]:
     """Calls of each part of each step."""
-    found: dict[tuple[int, str], list[Call]] = {}
+    found: dict[tuple[int, str], list[CommunicationCall]] = {}
     for call in calls:
         found.setdefault((call.steps, call.asked.part), []).append(call)
     return list(found.values())

@@ -21,9 +21,9 @@ from trimaran.rehearsal.record import (
     Await,
     Collective,
     Ending,
+    EventMark,
     Frame,
     Issue,
-    Mark,
     Record,
     Step,
     Sync,
@@ -56,7 +56,7 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class ElementFlow:
     """Elements that a member exchanges with each other one.
 
     Attributes:
@@ -71,7 +71,7 @@ class Flow:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class CommunicationCall:
     """One collective or message of a rank.
 
     Attributes:
@@ -120,7 +120,7 @@ def counts(tensors: Iterable[TensorForm]) -> tuple[int, ...]:
     return tuple(math.prod(tensor.shape) for tensor in tensors)
 
 
-def flow(call: Call) -> Flow | None:
+def flow(call: CommunicationCall) -> ElementFlow | None:
     """What a member of a group exchanges with each other one.
 
     Returns:
@@ -148,7 +148,7 @@ def flow(call: Call) -> Flow | None:
         gets = tuple(sum(got) if is_root else 0 for is_root in root)
     else:
         return None
-    return Flow(gives=gives, gets=gets, even=even)
+    return ElementFlow(gives=gives, gets=gets, even=even)
 
 
 def _parts(elements: Sequence[int], size: int, rows: Sequence[int] = ()) -> tuple[tuple[int, ...], bool]:
@@ -166,7 +166,7 @@ def _parts(elements: Sequence[int], size: int, rows: Sequence[int] = ()) -> tupl
     return (total // size if total % size == 0 else -1,) * size, True
 
 
-def label_of(call: Call) -> tuple[object, ...]:
+def label_of(call: CommunicationCall) -> tuple[object, ...]:
     """What NCCL needs to be equal on every member: operation, reduction, root, type, number of elements.
 
     Shapes may differ where their elements are as many; members that exchange uneven parts are compared pair by pair.
@@ -195,7 +195,7 @@ Difference = Literal["operation", "reduction", "root", "type", "shape", ""]
 """What differs between calls of one place; "": nothing that matters."""
 
 
-def disagreement(calls: Sequence[Call]) -> Difference:
+def disagreement(calls: Sequence[CommunicationCall]) -> Difference:
     """How calls of one place in a group's order differ.
 
     Args:
@@ -231,7 +231,7 @@ def disagreement(calls: Sequence[Call]) -> Difference:
     return ""
 
 
-def _form(calls: Sequence[Call]) -> Difference:
+def _form(calls: Sequence[CommunicationCall]) -> Difference:
     """How the tensors of calls differ."""
     if len({call.types for call in calls}) > 1:
         return "type"
@@ -243,17 +243,17 @@ def _form(calls: Sequence[Call]) -> Difference:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unit:
+class LaunchUnit:
     """Calls that are launched at once: one, or those of a batch.
 
     Attributes:
         calls: in order
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[CommunicationCall, ...]
 
     @property
-    def first(self) -> Call:
+    def first(self) -> CommunicationCall:
         """The first of them."""
         return self.calls[0]
 
@@ -267,11 +267,11 @@ class Unit:
 class Waits:
     """A stream waits for a unit."""
 
-    unit: Unit
+    unit: LaunchUnit
     stream: int
 
 
-Order = Unit | Waits | Mark | Await | Sync
+Order = LaunchUnit | Waits | EventMark | Await | Sync
 """What a rank asks for, as far as other ranks can feel it."""
 
 
@@ -291,7 +291,7 @@ class Member:
     rank: int
     record: Record
     orders: list[Order] = field(default_factory=list)
-    calls: dict[Shared, list[Call]] = field(default_factory=dict)
+    calls: dict[Shared, list[CommunicationCall]] = field(default_factory=dict)
     groups: dict[str, Shared] = field(default_factory=dict)
     steps: int = 0
 
@@ -310,10 +310,10 @@ class Member:
         """Whether it would have asked for more, had it not been stopped or failed."""
         return self.is_open or self.record.end.how == "error"
 
-    def all_calls(self) -> Iterator[Call]:
+    def all_calls(self) -> Iterator[CommunicationCall]:
         """Every call in order, messages too."""
         for order in self.orders:
-            if isinstance(order, Unit):
+            if isinstance(order, LaunchUnit):
                 yield from order.calls
 
 
@@ -363,15 +363,15 @@ def member_of(record: Record, rank: int, records: Sequence[Record]) -> Member:
         member.groups = {name: group for name, group in moved.items() if group is not None}
     own = _shared_groups(record)
     last_of_batch = {asked.coalesced: number for number, asked in enumerate(record.collectives) if asked.coalesced >= 0}
-    batches: dict[int, list[Call]] = {}
-    unit_of: dict[int, Unit] = {}
+    batches: dict[int, list[CommunicationCall]] = {}
+    unit_of: dict[int, LaunchUnit] = {}
     for event in record.events:
         if isinstance(event, Issue):
             asked = record.collectives[event.collective]
             group = member.groups.get(asked.group)
             batch = batches.setdefault(asked.coalesced, []) if asked.coalesced >= 0 else []
             if group is not None and (rank == record.rank or asked.operation not in MESSAGES):
-                call = Call(
+                call = CommunicationCall(
                     rank=rank,
                     number=event.collective,
                     asked=asked,
@@ -386,13 +386,13 @@ def member_of(record: Record, rank: int, records: Sequence[Record]) -> Member:
                 if not call.is_message:
                     member.calls.setdefault(group, []).append(call)
             if batch and (asked.coalesced < 0 or last_of_batch[asked.coalesced] == event.collective):
-                unit = Unit(calls=tuple(batch))
+                unit = LaunchUnit(calls=tuple(batch))
                 unit_of.update(dict.fromkeys((call.number for call in batch), unit))
                 member.orders.append(unit)
         elif isinstance(event, Wait):
             if event.collective in unit_of:
                 member.orders.append(Waits(unit=unit_of[event.collective], stream=event.stream))
-        elif isinstance(event, (Mark, Await, Sync)):
+        elif isinstance(event, (EventMark, Await, Sync)):
             member.orders.append(event)
         elif isinstance(event, Step):
             member.steps = event.number + 1

@@ -26,8 +26,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trimaran.rehearsal.calls import Call, Member, Order, Unit, Waits, disagreement
-from trimaran.rehearsal.record import Await, Frame, Mark
+from trimaran.rehearsal.calls import CommunicationCall, LaunchUnit, Member, Order, Waits, disagreement
+from trimaran.rehearsal.record import Await, EventMark, Frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,20 @@ class Blocked:
         held_at: line at which the host itself waits, innermost first; empty: it went on
     """
 
-    call: Call
+    call: CommunicationCall
     position: int
     waits_for: tuple[int, ...]
     held_at: tuple[Frame, ...]
 
 
 @dataclass(slots=True, eq=False)
-class _Point:
+class _StreamPoint:
     """A place in a stream, or a unit, that is reached when what it waits for is."""
 
-    unit: Unit | None = None
+    unit: LaunchUnit | None = None
     missing: int = 0
-    before: list["_Point"] = field(default_factory=list)
-    after: list["_Point"] = field(default_factory=list)
+    before: list["_StreamPoint"] = field(default_factory=list)
+    after: list["_StreamPoint"] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     parts: int = 0
     is_ready: bool = False
@@ -68,12 +68,12 @@ _Meeting = tuple[object, ...]
 class _Host:
     member: Member
     next: int = 0
-    streams: dict[int, _Point] = field(default_factory=dict)
-    communicators: dict[_Meeting, _Point] = field(default_factory=dict)
-    events: dict[int, _Point] = field(default_factory=dict)
-    points: dict[Unit, _Point] = field(default_factory=dict)
+    streams: dict[int, _StreamPoint] = field(default_factory=dict)
+    communicators: dict[_Meeting, _StreamPoint] = field(default_factory=dict)
+    events: dict[int, _StreamPoint] = field(default_factory=dict)
+    points: dict[LaunchUnit, _StreamPoint] = field(default_factory=dict)
     held_at: tuple[Frame, ...] = ()
-    waits: _Point | None = None
+    waits: _StreamPoint | None = None
 
 
 class Game:
@@ -90,9 +90,9 @@ class Game:
         self._one_at_a_time = one_at_a_time
         self._meetings: dict[int, _Meeting] = {}
         self._positions: dict[int, int] = {}
-        self._arrived: dict[_Meeting, dict[int, tuple[_Point, Call]]] = {}
+        self._arrived: dict[_Meeting, dict[int, tuple[_StreamPoint, CommunicationCall]]] = {}
         self._asked: dict[tuple[int, _Meeting], int] = {}
-        self._ready: deque[_Point] = deque()
+        self._ready: deque[_StreamPoint] = deque()
         self._number_calls()
 
     def play(self) -> tuple[Blocked, ...]:
@@ -127,7 +127,7 @@ class Game:
                 self._positions[id(call)] = position
             self._asked.update(((host.member.rank, way), number) for way, number in seen.items())
 
-    def _sides(self, call: Call) -> list[int]:
+    def _sides(self, call: CommunicationCall) -> list[int]:
         """Ranks that take part in a call and are compared."""
         ranks = (call.rank, call.peer) if call.is_message else call.group.ranks
         sides = []
@@ -140,7 +140,7 @@ class Game:
                 sides.append(rank)
         return sides
 
-    def _missing(self, call: Call, there: Mapping[int, object]) -> list[int]:
+    def _missing(self, call: CommunicationCall, there: Mapping[int, object]) -> list[int]:
         """Ranks that take part in a call, are not there, and are not ones that would come to it after their record."""
         way = self._meetings[id(call)][:-1]
         position = self._positions[id(call)]
@@ -151,8 +151,8 @@ class Game:
             and not (self._hosts[rank].member.is_open and self._asked.get((rank, way), 0) <= position)
         ]
 
-    def _point(self, before: list[_Point | None], unit: Unit | None = None) -> _Point:
-        point = _Point(unit=unit)
+    def _point(self, before: list[_StreamPoint | None], unit: LaunchUnit | None = None) -> _StreamPoint:
+        point = _StreamPoint(unit=unit)
         for other in before:
             if other is not None and not other.is_done:
                 point.before.append(other)
@@ -162,7 +162,7 @@ class Game:
             self._reach(point)
         return point
 
-    def _reach(self, point: _Point) -> None:
+    def _reach(self, point: _StreamPoint) -> None:
         """All that a point waits for is done."""
         point.is_ready = True
         self._ready.append(point)
@@ -182,9 +182,9 @@ class Game:
                 waits.held.append(host.member.rank)
                 return
 
-    def _ask(self, host: _Host, order: Order) -> _Point | None:
+    def _ask(self, host: _Host, order: Order) -> _StreamPoint | None:
         """Ask for one thing; what the host itself waits for, if it does."""
-        if isinstance(order, Unit):
+        if isinstance(order, LaunchUnit):
             call = order.first
             stream = call.asked.stream
             communicator = _communicator(order)
@@ -198,7 +198,7 @@ class Game:
                 return point
         elif isinstance(order, Waits):
             host.streams[order.stream] = self._point([host.streams.get(order.stream), host.points.get(order.unit)])
-        elif isinstance(order, Mark):
+        elif isinstance(order, EventMark):
             if order.stream in host.streams:
                 host.events[order.event] = host.streams[order.stream]
         elif isinstance(order, Await):
@@ -211,7 +211,7 @@ class Game:
             return self._point(streams)
         return None
 
-    def _arrive(self, point: _Point, moving: deque[int]) -> None:
+    def _arrive(self, point: _StreamPoint, moving: deque[int]) -> None:
         """A point has all that it waits for: a unit's calls meet their other sides, anything else is done."""
         if point.unit is None:
             self._finish(point, moving)
@@ -238,7 +238,7 @@ class Game:
             if not point.parts:
                 self._finish(point, moving)
 
-    def _finish(self, point: _Point, moving: deque[int]) -> None:
+    def _finish(self, point: _StreamPoint, moving: deque[int]) -> None:
         point.is_done = True
         moving.extend(point.held)
         for other in point.after:
@@ -250,7 +250,7 @@ class Game:
     def _blocked(self, host: _Host) -> Blocked | None:
         """The earliest call of a rank that is ready and never ends."""
         for order in host.member.orders[: host.next]:
-            if not isinstance(order, Unit):
+            if not isinstance(order, LaunchUnit):
                 continue
             point = host.points[order]
             if not point.is_ready or point.is_done:
@@ -266,7 +266,7 @@ class Game:
         return None
 
 
-def _communicator(unit: Unit) -> _Meeting:
+def _communicator(unit: LaunchUnit) -> _Meeting:
     """What a unit's kernels share with others, one after another."""
     call = unit.first
     if call.is_message and not unit.is_batch:

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trimaran.rehearsal.record import Update
-from trimaran.rehearsal.recorder import Recorder
+from trimaran.rehearsal.recorder import ScriptRecorder
 
 Label = frozenset[str] | None
 
@@ -44,7 +44,7 @@ class Gradients:
         recorder: knows blocks, and takes what was found
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: ScriptRecorder) -> None:
         self._recorder = recorder
         self._labels: dict[int, list[tuple[int, int, Label]]] = recorder.labels  # of bytes of a block, from and to
         self._updates: dict[int, tuple[weakref.ref[torch.Tensor], Update]] = {}

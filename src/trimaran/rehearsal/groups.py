@@ -1,9 +1,9 @@
 """Process groups without peers: what a rank asks of its group is noted, and answered as if every member did the same.
 
 Groups are made on torch's own backend for such uses, so ranks, meshes and names are those of a real run. An operator of
-a group comes to `Exchanges.run` with its group, reduction and tensors. Small values go along. Of a rank that is
-rehearsed alone every member is taken to hold what this one holds: a sum is as many times the value, a gathered tensor
-repeats it.
+a group comes to `RehearsedExchanges.run` with its group, reduction and tensors. Small values go along. Of a rank that
+is rehearsed alone every member is taken to hold what this one holds: a sum is as many times the value, a gathered
+tensor repeats it.
 
 Ranks that are rehearsed side by side give each other their small values and their Python objects, through files in a
 folder where they meet: a value is given when an operation is asked for, and taken when it is waited for. Of a rank that
@@ -41,7 +41,7 @@ from trimaran.rehearsal.calls import ASIDE, MESSAGES
 from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.gradients import Gradients
 from trimaran.rehearsal.record import Collective, Group, TensorForm
-from trimaran.rehearsal.recorder import Recorder, form_of, nbytes_of
+from trimaran.rehearsal.recorder import ScriptRecorder, form_of, nbytes_of
 from trimaran.rehearsal.request import RankRequest
 from trimaran.rehearsal.results import Given, results
 from trimaran.rehearsal.stores import store_kind
@@ -145,7 +145,7 @@ _REDUCING_METHODS = (
 """Of a process group; their operators hold the reduction where Python cannot read it, so it is read on the way."""
 
 
-class Exchanges:
+class RehearsedExchanges:
     """Notes and answers the operators of process groups.
 
     Args:
@@ -153,11 +153,11 @@ class Exchanges:
         request: which rank of how many this is
     """
 
-    def __init__(self, recorder: Recorder, request: RankRequest) -> None:
+    def __init__(self, recorder: ScriptRecorder, request: RankRequest) -> None:
         self._recorder = recorder
         self._rank = request.rank
         self._world = request.world
-        self._meeting = Meeting(request, recorder)
+        self._meeting = ObjectMeeting(request, recorder)
         self._known: dict[str, tuple[int, ...]] = {}
         self._asked = 0
         self._batch = -1
@@ -737,7 +737,7 @@ def _numbers_of(future: Any) -> Iterator[int]:
             yield from _numbers_of(one)
 
 
-class Meeting:
+class ObjectMeeting:
     """Objects of Python between ranks.
 
     Args:
@@ -745,7 +745,7 @@ class Meeting:
         recorder: notes what is exchanged
     """
 
-    def __init__(self, request: RankRequest, recorder: Recorder) -> None:
+    def __init__(self, request: RankRequest, recorder: ScriptRecorder) -> None:
         self._rank = request.rank
         self._world = request.world
         self._together = frozenset(request.together)

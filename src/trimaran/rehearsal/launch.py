@@ -81,7 +81,7 @@ _NOT_INHERITED_PREFIXES = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankRun:
+class EndedRank:
     """One rank's process, which has ended.
 
     Attributes:
@@ -108,7 +108,7 @@ def run_ranks(
     at_once: int | None = None,
     progress: Progress = ignore_progress,
     worker: str = WORKER,
-) -> list[RankRun]:
+) -> list[EndedRank]:
     """Rehearse ranks, and wait for all.
 
     Args:
@@ -142,7 +142,7 @@ def run_ranks(
     mark = secrets.token_hex(8)
     waiting = deque(requests)
     running: list[_Rank] = []
-    ended: dict[int, RankRun] = {}
+    ended: dict[int, EndedRank] = {}
     with _scratch() as scratch, leaving(lambda _: _leave(running)):
         try:
             if requests:
@@ -206,11 +206,11 @@ class _Rank:
                 os.truncate(printed, 0)  # opened for appending: what follows is written from the new end
         return False
 
-    def result(self) -> RankRun:
+    def result(self) -> EndedRank:
         """How the process ended, and what it left."""
         status = self.process.wait()
         printed = masked(read_end(Path(self.request.output), most_bytes=_END_BYTES))
-        return RankRun(
+        return EndedRank(
             request=self.request,
             status=status,
             overdue=self.overdue,

@@ -125,7 +125,7 @@ Verdict = Literal["fits", "does not fit", "not sure"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class RehearsedFit:
     """Whether a rank fits its device.
 
     Attributes:
@@ -144,7 +144,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
+class MemoryGrowth:
     """Memory that every step leaves behind.
 
     Attributes:
@@ -161,7 +161,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankMemory:
+class RehearsedMemory:
     """Memory of a rehearsed rank.
 
     Attributes:
@@ -181,13 +181,13 @@ class RankMemory:
     reserved: int
     steps: tuple[int, ...]
     kept: dict[Purpose, int]
-    fit: Fit
+    fit: RehearsedFit
     short: OutOfMemory | None
-    growth: Growth | None
+    growth: MemoryGrowth | None
     notes: tuple[str, ...]
 
 
-def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemory:
+def read_memory(record: Record, *, settings: Settings | None = None) -> RehearsedMemory:
     """Memory of a rank, from its record.
 
     Args:
@@ -219,7 +219,7 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
     if lacks and compiled is None:
         room = rooms[1] if rooms[1] in lacks else lacks[0]
         short = _shortage(story, within(room), room)
-    return RankMemory(
+    return RehearsedMemory(
         rank=record.rank,
         peak=_moment(story, free, free.peak_at),
         reserved=free.reserved,
@@ -232,7 +232,7 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
     )
 
 
-def first_short(found: Iterable[RankMemory]) -> OutOfMemory | None:
+def first_short(found: Iterable[RehearsedMemory]) -> OutOfMemory | None:
     """The rank that runs out of memory first; None: none does."""
     shortages = [one.short for one in found if one.short is not None]
     return min(shortages, key=lambda short: (*short.order, short.rank), default=None)
@@ -285,7 +285,7 @@ def _fit(
     rooms: Sequence[int],
     settings: Settings,
     compiled: int | None,
-) -> Fit:
+) -> RehearsedFit:
     most, usual, least = rooms
     parts = (
         f"{format_bytes(played.reserved)} reserved at the peak, of {format_bytes(record.memory_bytes)} on the device"
@@ -319,7 +319,7 @@ def _fit(
         doubts.append(f"free segments go back to the device {played.allocator.retries} times, which takes time")
     if verdict == "fits" and is_unsure:
         verdict = "not sure"
-    return Fit(
+    return RehearsedFit(
         verdict=verdict,
         needed=played.reserved,
         room=usual,
@@ -490,7 +490,7 @@ def live_blocks(story: Story, until: int) -> set[int]:
     return live
 
 
-def _growth(story: Story, played: Played, room: int) -> Growth | None:
+def _growth(story: Story, played: Played, room: int) -> MemoryGrowth | None:
     """What lines leave behind in every step after the first, of a script that would go on.
 
     What only the last step has left, as its loss, goes with the next one.
@@ -519,7 +519,7 @@ def _growth(story: Story, played: Played, room: int) -> Growth | None:
     last = max((index, story.takes[block].lines) for block, index in live.items() if story.takes[block].lines in grows)
     made = (story.record.keeper or last[1], max(grows, key=grows.__getitem__))
     places = [story.record.lines[lines] if lines > 0 else () for lines in made]
-    return None if full > MOST_STEPS else Growth(nbytes=nbytes, full=full, lines=places[0], most=places[1])
+    return None if full > MOST_STEPS else MemoryGrowth(nbytes=nbytes, full=full, lines=places[0], most=places[1])
 
 
 def _moment(story: Story, played: Played, at: int, *, without: int = -1) -> Moment:

@@ -31,8 +31,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loaders
 
 from trimaran.rehearsal.device.replaced import replace, when_imported
-from trimaran.rehearsal.groups import Exchanges
-from trimaran.rehearsal.recorder import Recorder
+from trimaran.rehearsal.groups import RehearsedExchanges
+from trimaran.rehearsal.recorder import ScriptRecorder
 from trimaran.rehearsal.saved import SavedFiles
 from trimaran.rehearsal.tensors import FAKE, RehearsalMode, is_pinned, pin, without_data
 from trimaran.rehearsal.values import Values, is_small, set_twin, twin_of
@@ -54,9 +54,9 @@ class Patches:
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: ScriptRecorder,
         values: Values,
-        exchanges: Exchanges,
+        exchanges: RehearsedExchanges,
         files: SavedFiles,
         mode: Callable[[], RehearsalMode],
         enough: Callable[[], None],

@@ -34,7 +34,7 @@ from trimaran.machine.topology import host_bandwidth
 from trimaran.machine.types import Device, Machine
 from trimaran.pricing.analytical.step_time import EIGHT_BITS, LATE_KERNELS, NEW_UNITS, step_constants
 from trimaran.pricing.collectives.algorithms import crossing_cost
-from trimaran.pricing.collectives.links import Crossing, crossing_of, group_crossings, transfer_crossings
+from trimaran.pricing.collectives.links import LinkUse, crossing_of, group_crossings, transfer_crossings
 from trimaran.pricing.kernels.durations import PLAIN, constants
 from trimaran.pricing.kernels.estimate import framework_constant, seconds_alone
 from trimaran.pricing.kernels.software import Software
@@ -45,7 +45,7 @@ from trimaran.rehearsal.record import Collective, Kernel, TensorForm
 # Factors from one device that was measured
 
 
-class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+class RehearsalCalibration(msgspec.Struct, frozen=True, kw_only=True):
     """Measured by modelled times, from one device.
 
     Attributes:
@@ -76,7 +76,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
             kind: family
 
         Example:
-            >>> table = Calibration(kernels={"aten.mm": 1.2}, kinds={"softmax": 0.9}, source="example")
+            >>> table = RehearsalCalibration(kernels={"aten.mm": 1.2}, kinds={"softmax": 0.9}, source="example")
             >>> table.of("aten.mm.default", "product"), table.of("aten._softmax.default", "softmax")
             (1.2, 0.9)
         """
@@ -86,23 +86,25 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         return self.kinds.get(kind, self.others)
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _WrittenAnswer(msgspec.Struct, frozen=True):
     """What is read of the answer to a rehearsal."""
 
-    calibration: Calibration | None = None
+    calibration: RehearsalCalibration | None = None
 
 
 _MOST_CALIBRATION_BYTES = 16 * 2**20
 
 
-def read_calibration(path: Path) -> Calibration:
+def read_calibration(path: Path) -> RehearsalCalibration:
     """Factors that the rehearsal of one rank found from a profile, of its answer as JSON (`--output`).
 
     Raises:
         InputError: no file, no factors in it, or a factor that is not positive
         CorruptDataError: it is no such answer
     """
-    found = decode_typed(read_bytes(path, most_bytes=_MOST_CALIBRATION_BYTES), _Answer, source=str(path)).calibration
+    found = decode_typed(
+        read_bytes(path, most_bytes=_MOST_CALIBRATION_BYTES), _WrittenAnswer, source=str(path)
+    ).calibration
     if found is None:
         raise InputError(
             f"{path} has no calibration: rehearse the script on one rank with a profile of it, "
@@ -154,7 +156,7 @@ def price_kernels(
     device: Device,
     software: Software,
     *,
-    calibration: Calibration | None = None,
+    calibration: RehearsalCalibration | None = None,
 ) -> list[KernelPrice]:
     """The price of each of a record's kernels.
 
@@ -391,7 +393,13 @@ class Links:
     """
 
     def __init__(
-        self, machine: Machine, *, world: int, per_node: int, year: float, calibration: Calibration | None = None
+        self,
+        machine: Machine,
+        *,
+        world: int,
+        per_node: int,
+        year: float,
+        calibration: RehearsalCalibration | None = None,
     ) -> None:
         nodes = -(-world // per_node)
         if per_node > machine.node.devices or nodes > max(1, machine.nodes):
@@ -404,7 +412,7 @@ class Links:
             )
         self._machine, self._world, self._per_node, self._year = machine, world, per_node, year
         self._factors = calibration.collectives if calibration is not None else {}
-        self._crossings: dict[tuple[str, tuple[int, ...]], frozenset[Crossing]] = {}
+        self._crossings: dict[tuple[str, tuple[int, ...]], frozenset[LinkUse]] = {}
         self._known: dict[tuple[str, tuple[int, ...], int], Transfer] = {}
 
     def transfer(self, collective: Collective, members: Sequence[int], *, source: int, target: int) -> Transfer:
@@ -446,7 +454,7 @@ class Links:
             source=cost.source,
         )
 
-    def _slowest(self, operation: str, nbytes: int, crossings: frozenset[Crossing]) -> Cost:
+    def _slowest(self, operation: str, nbytes: int, crossings: frozenset[LinkUse]) -> Cost:
         costs = (
             crossing_cost(operation, nbytes, machine=self._machine, crossing=crossing, year=self._year)
             for crossing in crossings
@@ -456,7 +464,7 @@ class Links:
     def _device(self, rank: int) -> int:
         return rank // self._per_node * self._machine.node.devices + rank % self._per_node
 
-    def _group_crossings(self, operation: str, ranks: tuple[int, ...]) -> frozenset[Crossing]:
+    def _group_crossings(self, operation: str, ranks: tuple[int, ...]) -> frozenset[LinkUse]:
         members, stride = len(ranks), ranks[1] - ranks[0]
         even = all(after - before == stride for before, after in pairwise(ranks))
         fills = self._world % (members * stride) == 0 and ranks[0] % (members * stride) < stride
@@ -467,7 +475,7 @@ class Links:
             self._machine, ranks=self._world, members=members, stride=stride, devices=devices, op=operation
         )
 
-    def _message_crossings(self, operation: str, ranks: tuple[int, ...]) -> frozenset[Crossing]:
+    def _message_crossings(self, operation: str, ranks: tuple[int, ...]) -> frozenset[LinkUse]:
         """Of the messages that go the same way between the nodes of these two, all at once."""
         source, target = ranks
         first, size = source // self._per_node * self._per_node, self._per_node

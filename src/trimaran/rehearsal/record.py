@@ -219,7 +219,7 @@ class Wait(msgspec.Struct, frozen=True, tag="wait", array_like=True, gc=False):
     stream: int
 
 
-class Mark(msgspec.Struct, frozen=True, tag="mark", array_like=True, gc=False):
+class EventMark(msgspec.Struct, frozen=True, tag="mark", array_like=True, gc=False):
     """An event of the device is recorded on a stream."""
 
     event: int
@@ -256,7 +256,7 @@ class Step(msgspec.Struct, frozen=True, tag="step", array_like=True, gc=False):
     number: int
 
 
-Event = Take | Give | Use | Name | Run | Moves | Issue | Wait | Mark | Await | Sync | Empty | Enter | Step
+Event = Take | Give | Use | Name | Run | Moves | Issue | Wait | EventMark | Await | Sync | Empty | Enter | Step
 
 
 class Invented(msgspec.Struct, frozen=True):

@@ -24,11 +24,11 @@ from trimaran.rehearsal.record import (
     Collective,
     Empty,
     Enter,
+    EventMark,
     Give,
     Invented,
     Issue,
     Kernel,
-    Mark,
     Moves,
     Name,
     Part,
@@ -62,7 +62,7 @@ _LOOKED_AT = 64, 4096
 """Elements of a tensor by which batches are told apart: more than what is logged, and at most."""
 
 
-class Recorder:
+class ScriptRecorder:
     """What happens, in the order in which the host asks for it.
 
     Args:
@@ -178,7 +178,7 @@ class Recorder:
 
     def mark(self, event: int, stream: int) -> None:
         """An event is recorded on a stream."""
-        self.record.events.append(Mark(event, stream))
+        self.record.events.append(EventMark(event, stream))
 
     def wait_event(self, event: int, stream: int) -> None:
         """A stream waits for an event."""

@@ -537,7 +537,7 @@ def _instance(module: str) -> str:
 
 
 @dataclass(slots=True)
-class _Visit:
+class _ModulePass:
     """One forward of a numbered module: its events, and the blocks that are taken in it."""
 
     module: str
@@ -550,7 +550,7 @@ class _Visit:
 class _Pause:
     """Blocks of a visit that are not there from its end until its backward starts."""
 
-    visit: _Visit
+    visit: _ModulePass
     until: int
     blocks: list[int]
 
@@ -604,12 +604,12 @@ def _pauses(story: Story) -> Iterator[_Pause]:
             yield _Pause(visit, until, [block for block in kept if given.get(block, last) >= until])
 
 
-def _visits(story: Story) -> tuple[list[_Visit], dict[str, list[int]]]:
+def _visits(story: Story) -> tuple[list[_ModulePass], dict[str, list[int]]]:
     """Forwards of numbered modules, and where their backwards start."""
     names = [_instance(module) for module in story.record.modules]
-    visits: list[_Visit] = []
+    visits: list[_ModulePass] = []
     backwards: defaultdict[str, list[int]] = defaultdict(list)
-    open_visit: _Visit | None = None
+    open_visit: _ModulePass | None = None
     in_backward = ""
     for index, event in enumerate(story.record.events):
         if not isinstance(event, Take | Run):
@@ -621,7 +621,7 @@ def _visits(story: Story) -> tuple[list[_Visit], dict[str, list[int]]]:
                 visits.append(open_visit)
                 open_visit = None
             if name and open_visit is None:
-                open_visit = _Visit(name, index, index, [])
+                open_visit = _ModulePass(name, index, index, [])
             if open_visit is not None:
                 open_visit.end = index
                 if isinstance(event, Take):

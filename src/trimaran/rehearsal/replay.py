@@ -35,9 +35,9 @@ from trimaran.rehearsal.record import (
     Collective,
     Enter,
     Event,
+    EventMark,
     Group,
     Issue,
-    Mark,
     Record,
     Run,
     Step,
@@ -287,7 +287,7 @@ Key = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TransferSide:
     """A rank's side of a transfer."""
 
     task: int
@@ -295,7 +295,7 @@ class _Place:
     group: Group
 
 
-_Meetings = dict[Key, dict[int, _Place]]
+_Meetings = dict[Key, dict[int, _TransferSide]]
 
 
 def play_of(
@@ -322,7 +322,7 @@ def play_of(
     meetings: _Meetings = defaultdict(dict)
     for excerpt in sorted(excerpts, key=lambda one: one.record.rank):
         rank = excerpt.record.rank
-        _Rank(play, excerpt, prices[rank], launch_s, drag[rank], meetings, links).play()
+        _RankTasks(play, excerpt, prices[rank], launch_s, drag[rank], meetings, links).play()
     _lay_flows(play)
     if kinds:
         _let_arrive(play, meetings, records, kinds)
@@ -365,7 +365,7 @@ def _alike(
     stand_in: tuple[int, int],
     meetings: _Meetings,
     records: Mapping[int, Record],
-) -> _Place | None:
+) -> _TransferSide | None:
     """The place of a stand-in that is like that of the rank it stands for; None: it has none, or is there itself.
 
     Args:
@@ -408,7 +408,7 @@ def _alike_groups(record: Record, group: Group, mine: Record) -> list[Group]:
     return of(record)[places[0] : places[0] + 1] if places else []
 
 
-class _Rank:
+class _RankTasks:
     """Adds the tasks of one rank."""
 
     def __init__(
@@ -451,7 +451,7 @@ class _Rank:
                     self._issue(event.collective)
                 case Wait():
                     self._pending[event.stream] += self._with_batch(event.collective)
-                case Mark():
+                case EventMark():
                     self._marks[event.event] = self._joined(event.stream)
                 case Await():
                     self._pending[event.stream] += self._marks.get(event.event, ())
@@ -582,7 +582,7 @@ class _Rank:
             play.tasks.latency_s[task] = transfer.latency_s
             play.tasks.flow[task] = ((), ())
             play.transfers[task], play.arrivals[task], play.ends[task] = transfer, {}, {}
-        there[self._rank] = _Place(task, arrival, group)
+        there[self._rank] = _TransferSide(task, arrival, group)
         play.arrivals[task][self._rank] = arrival
         play.ends[task][self._rank] = ends
         return task

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from trimaran.rehearsal.device.replaced import replace, when_imported
-from trimaran.rehearsal.recorder import Recorder, nbytes_of
+from trimaran.rehearsal.recorder import ScriptRecorder, nbytes_of
 from trimaran.rehearsal.request import RankRequest
 from trimaran.rehearsal.tensors import FAKE
 from trimaran.rehearsal.values import set_twin, twin_of
@@ -56,7 +56,7 @@ class SavedFiles:
         request: where ranks meet, and how long one waits for another
     """
 
-    def __init__(self, recorder: Recorder, request: RankRequest) -> None:
+    def __init__(self, recorder: ScriptRecorder, request: RankRequest) -> None:
         self._recorder = recorder
         self._meeting = Path(request.meeting) if len(request.together) > 1 else None
         self._patience_s = request.patience_s
@@ -113,26 +113,26 @@ class SavedFiles:
                 unfinished = self._shared(key).with_suffix(f".{self._rank}")
                 unfinished.write_bytes(pickle.dumps((kept, nbytes)))
                 unfinished.replace(self._shared(key))
-        if not isinstance(kept, _Written):
+        if not isinstance(kept, _RankFile):
             self._recorder.note("saved files are kept in memory, not written")
 
     def _written(self, file: Any, mode: str) -> str:
         """Where what a rank other than 0 writes goes: the user's files get what rank 0 writes."""
         key = _key(file)
         held = self._values.get(key)
-        if isinstance(held, _Written) and held.rank == self._rank:
+        if isinstance(held, _RankFile) and held.rank == self._rank:
             return held.path
         path = f"{self._scratch}/written-{hashlib.sha256(key.encode()).hexdigest()[:24]}-{self._rank}"
         if _is_file(Path(key)) and not {"w", "x"} & set(mode):
             shutil.copyfile(key, path)
-        self._put(key, _Written(path, self._rank), 0)
+        self._put(key, _RankFile(path, self._rank), 0)
         return path
 
     def _readable(self, file: Any) -> Any:
         """What is to be opened for a path: what this rank wrote, else what is there, else what another one wrote."""
         if isinstance(file, (str, os.PathLike)) and self._found(_key(file)):
             held = self._values[_key(file)]
-            if isinstance(held, _Written) and (held.rank == self._rank or not _is_file(Path(_key(file)))):
+            if isinstance(held, _RankFile) and (held.rank == self._rank or not _is_file(Path(_key(file)))):
                 return held.path
         return file
 
@@ -231,7 +231,7 @@ class SavedFiles:
 
         def size(key: str) -> int:
             held = saved[key]
-            return Path(held.path).stat().st_size if isinstance(held, _Written) else nbytes[key]
+            return Path(held.path).stat().st_size if isinstance(held, _RankFile) else nbytes[key]
 
         def taking(function: Callable[..., Any], stays: bool) -> Callable[..., Any]:
             def take(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
@@ -424,7 +424,7 @@ class SavedFiles:
         replace(default_planner.DefaultSavePlanner, create_local_plan=plan_of)
 
 
-class _Written(NamedTuple):
+class _RankFile(NamedTuple):
     """A file that a rank wrote, which is not among the user's."""
 
     path: str

@@ -49,7 +49,7 @@ def streams() -> None:
     same("the event", event.query(), True)
 
 
-class Layer(nn.Module):
+class SelfTestLayer(nn.Module):
     """Attention, a norm and two products."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ def kernels() -> None:
     recurrent, convolution = nn.LSTM(64, 32, batch_first=True).cuda(), nn.Conv1d(16, 4, 3).cuda()
     normalised = nn.BatchNorm1d(4).cuda()
     with torch.autocast("cuda", torch.bfloat16):
-        made = torch.utils.checkpoint.checkpoint(Layer().cuda(), x, use_reentrant=False)
+        made = torch.utils.checkpoint.checkpoint(SelfTestLayer().cuda(), x, use_reentrant=False)
         loss = normalised(convolution(recurrent(made)[0])).float().square().mean()
     loss.backward()
     for what, tensor in {"the input": x, "a weight": convolution.weight}.items():
@@ -96,8 +96,8 @@ def main() -> None:
     devices()
     streams()
     kernels()
-    train(DistributedDataParallel(Layer().cuda()), fused=True)
-    layer = Layer()
+    train(DistributedDataParallel(SelfTestLayer().cuda()), fused=True)
+    layer = SelfTestLayer()
     fully_shard(layer)
     weight: object = layer.out.weight
     same("a share", weight.to_local().shape if isinstance(weight, DTensor) else None, (32, 64))

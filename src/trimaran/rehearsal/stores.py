@@ -8,10 +8,10 @@ from typing import Any
 
 from torch._C._distributed_c10d import Store as TorchStore
 
-from trimaran.rehearsal.recorder import Recorder
+from trimaran.rehearsal.recorder import ScriptRecorder
 
 
-def store_kind(recorder: Recorder, world: int) -> type[TorchStore]:
+def store_kind(recorder: ScriptRecorder, world: int) -> type[TorchStore]:
     """A class of stores that takes any arguments of torch's own.
 
     Args:
@@ -20,7 +20,7 @@ def store_kind(recorder: Recorder, world: int) -> type[TorchStore]:
     """
     made: list[TorchStore] = []  # torch holds only what is below Python
 
-    class Store(TorchStore):
+    class RankStore(TorchStore):
         """Of one rank."""
 
         def __init__(self, *_: Any, **others: Any) -> None:
@@ -75,4 +75,4 @@ def store_kind(recorder: Recorder, world: int) -> type[TorchStore]:
         def has_extended_api(self) -> bool:
             return True
 
-    return Store
+    return RankStore

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from trimaran.graph.flops import flops_of
 from trimaran.rehearsal.device.kernels import IN_PLACE_OF_PARTS
 from trimaran.rehearsal.record import Kernel, TensorForm
-from trimaran.rehearsal.recorder import Recorder, form_of
+from trimaran.rehearsal.recorder import ScriptRecorder, form_of
 from trimaran.rehearsal.values import Values, set_twin, twin_of
 
 LARGE_BYTES = 4 * 2**20
@@ -308,7 +308,7 @@ class RehearsalMode(TorchDispatchMode):
         exchanges: runs an operator of `COLLECTIVES`
     """
 
-    def __init__(self, recorder: Recorder, values: Values, device: Any, exchanges: Any) -> None:
+    def __init__(self, recorder: ScriptRecorder, values: Values, device: Any, exchanges: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self._values = values

@@ -29,15 +29,15 @@ from trimaran.graph.kernels.workload import WorkKind
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device, Machine
 from trimaran.pricing.analytical.step_time import step_constants
-from trimaran.pricing.kernels.corrections import Profile, correction_from_profile, step_seconds
+from trimaran.pricing.kernels.corrections import KernelProfile, correction_from_profile, step_seconds
 from trimaran.pricing.kernels.durations import constants
 from trimaran.pricing.kernels.estimate import framework_constant, step_spread
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
 from trimaran.rehearsal.fusion import compiles, fused
 from trimaran.rehearsal.prices import (
-    Calibration,
     Links,
+    RehearsalCalibration,
     host_seconds,
     price_kernels,
     sharing_host,
@@ -58,7 +58,7 @@ COMPILED = "torch.compile: rehearsed without; chains that it fuses are priced as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class RankStepParts:
     """A rank's step, divided; the parts sum up to it.
 
     Attributes:
@@ -97,7 +97,7 @@ class RankTime:
     """
 
     rank: int
-    parts: Parts
+    parts: RankStepParts
     device_s: float
     host_s: float
     flops: float
@@ -107,7 +107,7 @@ class RankTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TimeShare:
     """What a kernel or a collective takes of a rank's step.
 
     Attributes:
@@ -143,14 +143,14 @@ class StepTime:
     critical: int
     mfu: float
     peak: str
-    kernels: tuple[Share, ...]
-    collectives: tuple[Share, ...]
+    kernels: tuple[TimeShare, ...]
+    collectives: tuple[TimeShare, ...]
     timeline: Timeline
     timed: int
     notes: tuple[str, ...]
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> RankStepParts:
         """Of the critical rank's step."""
         return self.ranks[self.critical].parts
 
@@ -166,7 +166,7 @@ def step_time(
     *,
     kinds: Mapping[int, int] | None = None,
     software: Software | None = None,
-    calibration: Calibration | None = None,
+    calibration: RehearsalCalibration | None = None,
 ) -> StepTime:
     """The step time of a rehearsed script on a machine.
 
@@ -192,7 +192,7 @@ def seconds_of_step(
     *,
     kinds: Mapping[int, int] | None = None,
     software: Software | None = None,
-    calibration: Calibration | None = None,
+    calibration: RehearsalCalibration | None = None,
 ) -> float:
     """The step alone of what `step_time` answers; arguments and errors as there [s]."""
     return _answer(records, machine, kinds, software, calibration).seconds
@@ -203,14 +203,14 @@ def _answer(
     machine: Machine,
     kinds: Mapping[int, int] | None,
     software: Software | None,
-    calibration: Calibration | None,
+    calibration: RehearsalCalibration | None,
 ) -> "_Answer":
     if not records:
         raise InputError("no rank was rehearsed: there is no step to take the time of", code="rehearse.no-record")
     software = software or TODAY
     if any(map(compiles, records)):
         records, software = [*map(fused, records)], replace(software, compiled=True)
-    asked = _Asked(machine=machine, kinds=dict(kinds or {}), software=software, calibration=calibration)
+    asked = _TimeAsked(machine=machine, kinds=dict(kinds or {}), software=software, calibration=calibration)
     timed, is_seen = find_period(records)
     excerpts = [last_steps(record, timed) for record in sorted(records, key=lambda one: one.rank)]
     _check_steps(excerpts)
@@ -233,7 +233,7 @@ def _check_steps(excerpts: Sequence[Excerpt]) -> None:
         )
 
 
-def calibration_from_profile(profile: Profile, record: Record, machine: Machine) -> Calibration:
+def calibration_from_profile(profile: KernelProfile, record: Record, machine: Machine) -> RehearsalCalibration:
     """Factors from a profile of the script on one device: of operators, and of families of kernels for the others.
 
     Args:
@@ -258,7 +258,7 @@ def calibration_from_profile(profile: Profile, record: Record, machine: Machine)
                 by_kind[kind] = by_kind.get(kind, 0.0) + price.device_s
     correction = correction_from_profile(profile, by_kind, host_s)
     measured = {name.replace("::", "."): seconds for name, seconds in profile.operators_s.items()}
-    return Calibration(
+    return RehearsalCalibration(
         kernels={name: measured[name] / seconds for name, seconds in by_name.items() if seconds and name in measured},
         kinds={str(kind): factor for kind, factor in correction.kinds.items()},
         others=correction.others,
@@ -270,13 +270,13 @@ def calibration_from_profile(profile: Profile, record: Record, machine: Machine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _TimeAsked:
     """What a step is priced with."""
 
     machine: Machine
     kinds: dict[int, int]
     software: Software
-    calibration: Calibration | None
+    calibration: RehearsalCalibration | None
 
     @property
     def device(self) -> Device:
@@ -298,7 +298,7 @@ class _Priced:
         asked: what they are priced with
     """
 
-    def __init__(self, excerpts: Sequence[Excerpt], asked: _Asked) -> None:
+    def __init__(self, excerpts: Sequence[Excerpt], asked: _TimeAsked) -> None:
         first, calibration, software = excerpts[0].record, asked.calibration, asked.software
         links = Links(
             asked.machine, world=first.world, per_node=first.per_node, year=software.year, calibration=calibration
@@ -337,7 +337,7 @@ class _Answer:
         is_seen: whether their steps are a period of what ranks exchange
     """
 
-    def __init__(self, excerpts: Sequence[Excerpt], asked: _Asked, *, is_seen: bool) -> None:
+    def __init__(self, excerpts: Sequence[Excerpt], asked: _TimeAsked, *, is_seen: bool) -> None:
         self._excerpts, self._asked, self._is_seen = excerpts, asked, is_seen
         self._timed, self._lead = excerpts[0].timed, excerpts[0].lead
         self._priced = _Priced(excerpts, asked)
@@ -465,7 +465,7 @@ class _Answer:
             samples=samples,
         )
 
-    def _parts(self, excerpt: Excerpt) -> Parts:
+    def _parts(self, excerpt: Excerpt) -> RankStepParts:
         rank, play, times = excerpt.record.rank, self._play, self._times
         prices, drag = self._priced.prices[rank], self._priced.drag[rank]
         spans = sorted(
@@ -489,7 +489,7 @@ class _Answer:
         if at_s < self._to_s:
             self._divide(found, rank, (at_s, self._to_s), None)
         means = {f"{name}_s": seconds / self._timed for name, seconds in found.items()}
-        return Parts(**means, slowest_s=self._waited_s)
+        return RankStepParts(**means, slowest_s=self._waited_s)
 
     def _divide(self, found: dict[str, float], rank: int, idle: tuple[float, float], task: int | None) -> None:
         """Say why a device had nothing to do, back from the kernel that ended it.
@@ -548,7 +548,7 @@ class _Answer:
         name = name if name in peaks else "fp32"
         return name, peaks[name].flops_per_s
 
-    def _shares(self, excerpt: Excerpt) -> tuple[tuple[Share, ...], tuple[Share, ...]]:
+    def _shares(self, excerpt: Excerpt) -> tuple[tuple[TimeShare, ...], tuple[TimeShare, ...]]:
         """The kernels and the collectives of a rank that take most of a step."""
         play, times, record = self._play, self._times, excerpt.record
         seconds: dict[str, Counter[str]] = {"kernel": Counter(), "collective": Counter()}
@@ -565,7 +565,10 @@ class _Answer:
             seconds[what][name] += times.end_s[task] - times.start_s[task]  # type: ignore[assignment]
             counts[name] += 1
         kernels, collectives = (
-            tuple(Share(name, counts[name] / self._timed, value / self._timed) for name, value in each.most_common(TOP))
+            tuple(
+                TimeShare(name, counts[name] / self._timed, value / self._timed)
+                for name, value in each.most_common(TOP)
+            )
             for each in seconds.values()
         )
         return kernels, collectives

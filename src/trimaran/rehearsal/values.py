@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from trimaran.rehearsal.recorder import Recorder
+from trimaran.rehearsal.recorder import ScriptRecorder
 
 MOST_ELEMENTS = 4096
 MOST_BYTES = 16384
@@ -87,7 +87,7 @@ class Values:
         hints: values by kind, in place of `DEFAULTS`
     """
 
-    def __init__(self, recorder: Recorder, hints: Mapping[str, float]) -> None:
+    def __init__(self, recorder: ScriptRecorder, hints: Mapping[str, float]) -> None:
         self._recorder = recorder
         self._hints = {**DEFAULTS, **hints}
         self.all_true = False  # whether masks that are not known select everything, as where empty inputs are left out

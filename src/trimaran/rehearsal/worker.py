@@ -84,10 +84,10 @@ class Rank:
 
         from trimaran.rehearsal.device import absent, cuda, guard, kernels
         from trimaran.rehearsal.device.replaced import replace
-        from trimaran.rehearsal.groups import Exchanges
+        from trimaran.rehearsal.groups import RehearsedExchanges
         from trimaran.rehearsal.lines import Lines
         from trimaran.rehearsal.patches import Patches
-        from trimaran.rehearsal.recorder import Recorder
+        from trimaran.rehearsal.recorder import ScriptRecorder
         from trimaran.rehearsal.saved import SavedFiles
         from trimaran.rehearsal.tensors import RehearsalMode
         from trimaran.rehearsal.values import Values
@@ -97,13 +97,13 @@ class Rank:
         kernels.install()
         folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
         self._lines = Lines(self.record, folder)
-        self._recorder = Recorder(self.record, self._lines, Allocator(request.gpu.memory_bytes))
+        self._recorder = ScriptRecorder(self.record, self._lines, Allocator(request.gpu.memory_bytes))
         self._recorder.pool.may_refuse = lambda: "memory" not in request.granted
         self._recorder.capability = request.gpu.capability
         device = cuda.install(self._recorder, request)
         absent.install(self._recorder, attention="flash_attn" in request.granted)
         values = Values(self._recorder, request.hints)
-        exchanges = Exchanges(self._recorder, request)
+        exchanges = RehearsedExchanges(self._recorder, request)
         exchanges.install()
 
         def mode() -> RehearsalMode:

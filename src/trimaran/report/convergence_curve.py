@@ -19,7 +19,7 @@ from trimaran.convergence.files import DoublingRatio, catalog_names, find_curve
 from trimaran.convergence.types import LARGEST_BATCH, Need, oddities, same_data
 from trimaran.networks.names import parse_network
 from trimaran.program.json_files import finite, to_plain
-from trimaran.report.page.charts import SERIES_COLOURS, Axis, Series, chart_file, curve_chart, plain_number
+from trimaran.report.page.charts import SERIES_COLOURS, ChartAxis, Series, chart_file, curve_chart, plain_number
 from trimaran.report.tables import add_figures, frame_table, print_next
 
 _FAR_BELOW = 90.0
@@ -402,8 +402,8 @@ def plot(study: CurveStudy) -> str:
                 line=False,
             ),
         ],
-        Axis(title="global batch [samples]", log=True),
-        Axis(title=f"{table.unit} to the target", log=True),
+        ChartAxis(title="global batch [samples]", log=True),
+        ChartAxis(title=f"{table.unit} to the target", log=True),
     )
     return chart_file(table.task, f"{table.unit} to the target by global batch{_projected(study)}", [chart])
 

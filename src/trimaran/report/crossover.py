@@ -44,7 +44,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class TrainingWay:
     """One way to train on a number of devices.
 
     Attributes:
@@ -99,8 +99,8 @@ class Row:
     """
 
     devices: int
-    data: Way
-    hybrid: Way
+    data: TrainingWay
+    hybrid: TrainingWay
     speedup: float
     interval: tuple[float, float]
     likely: float
@@ -273,7 +273,7 @@ def _row(row: Row, *, is_known: bool) -> dict[str, Any]:
     }
 
 
-def way_document(way: Way) -> dict[str, Any]:
+def way_document(way: TrainingWay) -> dict[str, Any]:
     """One way to train."""
     return {
         "devices": way.devices,

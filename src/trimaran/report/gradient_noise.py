@@ -10,7 +10,7 @@ from trimaran.base.units import format_span
 from trimaran.convergence.noise_scale import (
     LEAST_STEPS,
     NoiseScale,
-    Observation,
+    StepNorms,
     as_scaled,
     estimate_noise_scale,
 )
@@ -53,7 +53,7 @@ class RunNoise:
         return _DOUBLES * self.scaled.b_simple, (_DOUBLES * low, _DOUBLES * high)
 
 
-def run_noise(observations: Sequence[Observation], steps_per_epoch: int, *, optimizer: str = "") -> RunNoise | None:
+def run_noise(observations: Sequence[StepNorms], steps_per_epoch: int, *, optimizer: str = "") -> RunNoise | None:
     """The noise scale of a run from what its steps noted.
 
     Args:
@@ -139,7 +139,7 @@ def noise_scale_document(scale: NoiseScale) -> dict[str, Any]:
         scale: of some steps
 
     Example:
-        >>> one = Observation(step=0, samples=8, share=0.5, pieces=10.0, whole=10.0)
+        >>> one = StepNorms(step=0, samples=8, share=0.5, pieces=10.0, whole=10.0)
         >>> noise_scale_document(estimate_noise_scale([one]))["b_simple"] is None   # no signal at all
         True
     """

@@ -41,7 +41,7 @@ BOUND_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
+class Hotspot:
     """One line of a profile.
 
     Attributes:
@@ -108,7 +108,7 @@ class Overhead:
 
 def find_spots(
     graph: Graph, table: CostTable, *, batch: int, form: Form, by: Grouping
-) -> tuple[tuple[Spot, ...], Overhead]:
+) -> tuple[tuple[Hotspot, ...], Overhead]:
     """Where forward and backward go, most expensive first; and how much of them is host work and small operations.
 
     Args:
@@ -124,7 +124,7 @@ def find_spots(
     costs = operation_costs(graph, table, batch=batch, execution="eager")
     context = context_of(graph, table, costs, batch=batch, form=form, execution="eager")
     singles = _singles(graph, costs, context, batch)
-    groups: dict[str, list[Spot]] = {}
+    groups: dict[str, list[Hotspot]] = {}
     for op in graph.ops:
         groups.setdefault(_NAMES[by](op), []).append(singles[op.id])
     spots = [_together(name, members) for name, members in groups.items()]
@@ -132,7 +132,7 @@ def find_spots(
     return ordered, _overhead(graph, table, context, singles, batch)
 
 
-def _overhead(graph: Graph, table: CostTable, context: Context, singles: Mapping[str, Spot], batch: int) -> Overhead:
+def _overhead(graph: Graph, table: CostTable, context: Context, singles: Mapping[str, Hotspot], batch: int) -> Overhead:
     fixed = {op.id: _fixed_share(op, table, batch) for op in graph.ops}
     total_s = math.fsum(spot.seconds for spot in singles.values())
     if not total_s or any(share is None for share in fixed.values()):
@@ -159,13 +159,13 @@ _NAMES: Mapping[Grouping, Callable[[Op], str]] = {
 }
 
 
-def _singles(graph: Graph, costs: Mapping[str, OpCost], context: Context, batch: int) -> dict[str, Spot]:
+def _singles(graph: Graph, costs: Mapping[str, OpCost], context: Context, batch: int) -> dict[str, Hotspot]:
     """Each operation by itself, by id; a parameter or a storage counts with the first that uses or keeps it."""
     elements = {parameter.name: math.prod(parameter.shape) for parameter in graph.parameters}
     kept = {name: size.at(batch) for name, size in graph.kept_storages.items()}
     singles = {}
     for op in graph.ops:
-        singles[op.id] = Spot(
+        singles[op.id] = Hotspot(
             name=op.id,
             operations=1,
             forward=multiply(costs[op.id].forward, context.forward),
@@ -178,8 +178,8 @@ def _singles(graph: Graph, costs: Mapping[str, OpCost], context: Context, batch:
     return singles
 
 
-def _together(name: str, members: Sequence[Spot]) -> Spot:
-    return Spot(
+def _together(name: str, members: Sequence[Hotspot]) -> Hotspot:
+    return Hotspot(
         name=name,
         operations=len(members),
         forward=_sum([spot.forward for spot in members]),
@@ -221,7 +221,7 @@ def _fixed_share(op: Op, table: CostTable, batch: int) -> float | None:
     return fixed_s / total_s if total_s else 0.0
 
 
-def _small(singles: Mapping[str, Spot], fixed: Mapping[str, float]) -> list[str]:
+def _small(singles: Mapping[str, Hotspot], fixed: Mapping[str, float]) -> list[str]:
     flops_per_s = max((spot.flops_per_s for spot in singles.values()), default=0.0)
     bytes_per_s = max((spot.bytes_per_s for spot in singles.values()), default=0.0)
     return [
@@ -326,7 +326,7 @@ class Profile:
     steps: tuple[StepProfile, ...]
     by: Grouping
     samples: int
-    spots: tuple[Spot, ...]
+    spots: tuple[Hotspot, ...]
     overhead: Overhead
     unseen: tuple[str, ...]
 
@@ -478,6 +478,6 @@ def _factor(cost: Any) -> str:
     return f"{100 * cost.seconds:.0f} % ({format_span(f'{100 * cost.low:.0f}', f'{100 * cost.high:.0f}')})"
 
 
-def _source_letter(spot: Spot) -> str:
+def _source_letter(spot: Hotspot) -> str:
     letters = dict.fromkeys(kind_of(cost.source)[:1] for cost in (spot.forward, spot.backward) if cost.seconds)
     return "".join(letters) or "a"

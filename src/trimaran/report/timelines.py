@@ -29,7 +29,7 @@ _Rank = Annotated[int, msgspec.Meta(ge=0, le=10**6)]
 _Seconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 
 
-class _Memory(msgspec.Struct):
+class _MemoryCurve(msgspec.Struct):
     """Live bytes of a rank at every change."""
 
     time_s: list[_Seconds]
@@ -48,10 +48,10 @@ class _Spans(msgspec.Struct):
     instruction: list[_Number]
     nbytes: list[_Number]
     step: list[_Number]
-    memory: list[_Memory]
+    memory: list[_MemoryCurve]
 
 
-class _File(msgspec.Struct):
+class _TimelineFile(msgspec.Struct):
     """A file."""
 
     schema_version: int
@@ -113,7 +113,7 @@ def read_timeline(path: Path) -> Timeline:
         CorruptDataError: it was truncated or edited
     """
     source = str(path)
-    file = decode_typed(read_bytes(path), _File, source=source)
+    file = decode_typed(read_bytes(path), _TimelineFile, source=source)
     if file.schema_version != TIMELINE_VERSION:
         raise InputError(
             f"{source}: schema_version is {file.schema_version}, and timelines of version {TIMELINE_VERSION} are read",

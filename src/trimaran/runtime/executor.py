@@ -27,7 +27,7 @@ from trimaran.base.job import Job
 from trimaran.base.timeline import HOST, Timeline
 from trimaran.base.user_errors import asking, named
 from trimaran.checkpoint_files.pieces import Entry
-from trimaran.convergence.noise_scale import Observation
+from trimaran.convergence.noise_scale import StepNorms
 from trimaran.graph.behaviour import Behaviour, WholeMetric, for_evaluation, kept_outside, typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
 from trimaran.graph.metrics import Outputs
@@ -51,11 +51,11 @@ from trimaran.runtime.checkpoint.weights import (
     write_weights,
 )
 from trimaran.runtime.communication.channels import Channels, InFlight, in_contact
-from trimaran.runtime.communication.compression import Codec, CompressedBuckets, open_codec
+from trimaran.runtime.communication.compression import CompressedBuckets, GradientCodec, open_codec
 from trimaran.runtime.communication.hierarchical import HierarchicalSums
 from trimaran.runtime.communication.point_to_point import Exchanges
 from trimaran.runtime.communication.reduce import Reductions
-from trimaran.runtime.data.batch_shares import Share, Shares, microbatch_sizes, partition_batch
+from trimaran.runtime.data.batch_shares import BatchShares, Share, microbatch_sizes, partition_batch
 from trimaran.runtime.data.datasets import dataset_length
 from trimaran.runtime.data.pipeline import Feed, agree_on_data, open_feed
 from trimaran.runtime.data.streaming import StreamReader
@@ -74,7 +74,7 @@ from trimaran.runtime.parts.setup import (
     share_weights,
 )
 from trimaran.runtime.precision import LossScaler, check_synchronized, place_batch, place_model
-from trimaran.runtime.record import Recorder
+from trimaran.runtime.record import RunRecorder
 from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
 from trimaran.runtime.step.losses import Asking, as_number
 from trimaran.runtime.step.on_nan import OnNan, check_on_nan
@@ -208,11 +208,11 @@ class Executor:
         self.reads = self._part.reads
         self.scaler = LossScaler(world.device, self.agreement.first_rank) if job.precision == "fp16" else None
         self.updater = self._part.updater or make_updater(job, strategy, self._part, self.model, self._traits)
-        self._codec: Codec | None = None
+        self._codec: GradientCodec | None = None
         if strategy.compression is not None and strategy.dp > 1:
             self._codec = open_codec(strategy.compression, replicas=strategy.dp, seed=job.seed)
         streams = open_streams(world.device)
-        self._recorder = Recorder(world.rank, streams, self._channels.control, enabled=record)
+        self._recorder = RunRecorder(world.rank, streams, self._channels.control, enabled=record)
         if self._part.record is not None:
             self._part.record(self._recorder)
         in_flight = InFlight(world.rank, streams, self._recorder)
@@ -574,7 +574,7 @@ class Executor:
         if self._noise is not None:
             self._noise.every = steps
 
-    def observations(self) -> tuple[Observation, ...]:
+    def observations(self) -> tuple[StepNorms, ...]:
         """Squared norms of the gradients of the steps so far, the same on every rank.
 
         Raises:
@@ -829,7 +829,7 @@ class Executor:
 
     def _load(self, order: torch.Tensor, numbers: range, dataset: Any, seed: int) -> Iterator[State]:
         job, strategy = for_evaluation(self._job), self._strategy
-        shares = Shares(
+        shares = BatchShares(
             order,
             batch=job.global_batch_size,
             replicas=strategy.dp,

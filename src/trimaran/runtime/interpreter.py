@@ -40,7 +40,7 @@ from trimaran.runtime.communication.point_to_point import Exchanges, microbatch_
 from trimaran.runtime.communication.reduce import Reductions
 from trimaran.runtime.parts.part import Splittable, Stage
 from trimaran.runtime.precision import LossScaler, autocast
-from trimaran.runtime.record import Recorder
+from trimaran.runtime.record import RunRecorder
 from trimaran.runtime.step.dgrad_wgrad import Deferred
 from trimaran.runtime.step.losses import as_number, loss_term
 from trimaran.runtime.step.stashing import Stash
@@ -183,7 +183,7 @@ class Interpreter:
         exchanges: Exchanges,
         reductions: Reductions,
         scaler: LossScaler | None = None,
-        recorder: Recorder,
+        recorder: RunRecorder,
         overlaps: bool = False,
     ) -> None:
         self._job = job

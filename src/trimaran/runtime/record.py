@@ -132,7 +132,7 @@ _THEN_EVERY = 16
 _Row = tuple[str, str, Stamp, Stamp, int]
 
 
-class Recorder:
+class RunRecorder:
     """The record of one rank.
 
     Args:

@@ -24,7 +24,7 @@ from trimaran.graph.trace.storages import dtype_of
 from trimaran.graph.types import share_bounds
 from trimaran.launch.world import World
 from trimaran.runtime.communication.channels import Agreement
-from trimaran.runtime.parts.part import Part, Sharing
+from trimaran.runtime.parts.part import RankPart, Sharing
 from trimaran.runtime.step.updates import Updater, local_part
 
 Kind = Literal["parameter", "buffer", "gradient", "optimizer", "random", "state", "residual", "compression"]
@@ -218,7 +218,7 @@ class StateGatherer:
 
     def gather(
         self,
-        part: Part,
+        part: RankPart,
         updater: Updater | None,
         world: World,
         agreement: Agreement,
@@ -271,7 +271,7 @@ class StateGatherer:
             self._put(state, entry.what, whole)
         return state if to in (None, world.rank) else WholeState()
 
-    def held(self, part: Part, updater: Updater | None, world: World, kinds: Sequence[Kind]) -> list["Held"]:
+    def held(self, part: RankPart, updater: Updater | None, world: World, kinds: Sequence[Kind]) -> list["Held"]:
         """What this rank has of the state, as it lies here, between steps; nothing is communicated.
 
         Args:
@@ -290,7 +290,7 @@ class StateGatherer:
             part.ready()
         return list(self._held(part, updater, world, kinds))
 
-    def _held(self, part: Part, updater: Updater | None, world: World, kinds: Sequence[Kind]) -> Iterator["Held"]:
+    def _held(self, part: RankPart, updater: Updater | None, world: World, kinds: Sequence[Kind]) -> Iterator["Held"]:
         parameters: dict[str, nn.Parameter] = {}
         buffers: dict[str, torch.Tensor] = {}
         for stage in part.stages.values():
@@ -328,7 +328,7 @@ class StateGatherer:
                     if name not in buffers:
                         yield Held(kind="buffer", name=name, tensor=buffer.detach(), spare=True)
 
-    def options(self, part: Part, updater: Updater) -> list[tuple[dict[str, Any], list[str]]]:
+    def options(self, part: RankPart, updater: Updater) -> list[tuple[dict[str, Any], list[str]]]:
         """The groups of this rank's optimizer: hyperparameters, and names of its parameters.
 
         Args:

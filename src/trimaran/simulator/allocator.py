@@ -118,7 +118,7 @@ class Settings:
             >>> settings.expandable, settings.steps[7:11]
             (True, (1, 1, 2, 4))
         """
-        return _Reader(text).read()
+        return _SettingsReader(text).read()
 
     def rounded(self, nbytes: int) -> int:
         """Bytes that a block of `nbytes` takes (`round_size`).
@@ -147,7 +147,7 @@ class Settings:
         return -(-size // SEGMENT_MULTIPLE) * SEGMENT_MULTIPLE
 
 
-class _Reader:
+class _SettingsReader:
     """Reads settings as torch's tokenizer does: keys, colons, values or lists in brackets, commas; no spaces."""
 
     def __init__(self, text: str) -> None:

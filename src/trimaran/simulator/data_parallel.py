@@ -27,14 +27,14 @@ from trimaran.graph.types import Phase
 from trimaran.machine.types import Machine
 from trimaran.pricing.collectives.parameter_servers import owner_loads
 from trimaran.pricing.exchange.costs import ExchangeOptions, call_price, handling_s, straggling
-from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
+from trimaran.pricing.exchange.frameworks import ExchangeRecipe, recipe_of
 from trimaran.pricing.exchange.step import ExposedGradient, Limiter, ScaledStep, Sync
 from trimaran.pricing.exchange.unknowns import BOTH_ENDS, EXCHANGE_UNSURE, End
 from trimaran.pricing.input_pipeline import FedStep, InputPipeline
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, IntervalEnd
-from trimaran.simulator.exchange_clock import Exchanged, Ready, exchange_calls
+from trimaran.simulator.exchange import GradientExchange, ReadyGradient, exchange_calls
 from trimaran.simulator.parameter_server import exchange_star, star_of
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class DataParallelSetup:
     feed: InputPipeline | None = None
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> ExchangeRecipe:
         """How the framework does it."""
         recipe = self.options.recipe or recipe_of(self.software, self.sync)
         return recipe.at(self.options.end).on(self.local_devices)
@@ -107,21 +107,19 @@ class DataParallelSetup:
             return 1.0
         return max(size for size, _ in owner_loads(nbytes, self.local_devices)) / sum(nbytes)
 
-    def run(self, gradients: Sequence[Ready], *, compute: float = 1.0, links: float = 1.0) -> Exchanged:
+    def run(self, gradients: Sequence[ReadyGradient], *, links: float = 1.0) -> GradientExchange:
         """The exchange during the last microbatch's backward.
 
         Args:
             gradients: to exchange, in the order in which they are complete
-            compute: how many times as fast the backward is
             links: how many times as fast calls and copies are
         """
-        backward_s = self.estimate.backward.seconds / compute
-        ready = [replace(gradient, ready_s=gradient.ready_s / compute) for gradient in gradients]
-        if self.devices == 1 or not ready:
-            return Exchanged((), (), backward_s)
+        backward_s = self.estimate.backward.seconds
+        if self.devices == 1 or not gradients:
+            return GradientExchange((), (), backward_s)
         if self.is_star:
             star = star_of(
-                [gradient.nbytes for gradient in ready],
+                [gradient.nbytes for gradient in gradients],
                 self.machine,
                 self.recipe,
                 devices=self.local_devices,
@@ -132,7 +130,7 @@ class DataParallelSetup:
                 servers=self.server_machines,
                 end=self.options.end,
             )
-            return exchange_star(ready, star, backward_s=backward_s)
+            return exchange_star(gradients, star, backward_s=backward_s)
         price = call_price(
             self.recipe,
             self.machine,
@@ -142,10 +140,12 @@ class DataParallelSetup:
             year=self.software.year,
             options=replace(self.options, servers=self.server_machines),
         )
-        return exchange_calls(ready, self.recipe, lambda nbytes: (0.0, price(nbytes) / links), backward_s=backward_s)
+        return exchange_calls(
+            gradients, self.recipe, lambda nbytes: (0.0, price(nbytes) / links), backward_s=backward_s
+        )
 
 
-def ready_gradients(workload: Workload, estimate: StepEstimate, *, sent_share: float = 1.0) -> list[Ready]:
+def ready_gradients(workload: Workload, estimate: StepEstimate, *, sent_share: float = 1.0) -> list[ReadyGradient]:
     """Gradients with the moments at which they are complete, from the start of the backward.
 
     Args:
@@ -161,7 +161,9 @@ def ready_gradients(workload: Workload, estimate: StepEstimate, *, sent_share: f
     limit_s = estimate.backward.seconds
     stretch = estimate.backward.seconds / passed_s[-1] if passed_s and passed_s[-1] else 0.0
     ready = [
-        Ready(place, max(1, round(gradient.nbytes * sent_share)), min(passed_s[gradient.work] * stretch, limit_s))
+        ReadyGradient(
+            place, max(1, round(gradient.nbytes * sent_share)), min(passed_s[gradient.work] * stretch, limit_s)
+        )
         for place, gradient in enumerate(workload.gradients)
     ]
     return sorted(ready, key=lambda gradient: gradient.ready_s)
@@ -176,7 +178,7 @@ _SHORTEST = 0.002
 
 
 def exposed_gradients(
-    setup: DataParallelSetup, gradients: Sequence[Ready], done: Exchanged
+    setup: DataParallelSetup, gradients: Sequence[ReadyGradient], done: GradientExchange
 ) -> tuple[ExposedGradient, ...]:
     """Layers that the step waits for, the longest wait first.
 
@@ -191,7 +193,7 @@ def exposed_gradients(
     if done.exposed_s <= 0.0:
         return ()
     layers = _by_layer(setup, gradients)
-    ends = {place: span.end_s for call, span in zip(done.calls, done.spans, strict=True) for place in call.gradients}
+    ends = {place: end_s for call, end_s in zip(done.calls, done.ends_s, strict=True) for place in call.gradients}
     before_s = setup.estimate.forward.seconds * setup.options.accumulation
     before_s += setup.estimate.backward.seconds * (setup.options.accumulation - 1)
     found = []
@@ -212,14 +214,14 @@ def exposed_gradients(
     return tuple(sorted(found, key=lambda layer: -layer.exposed_s))
 
 
-def _by_layer(setup: DataParallelSetup, gradients: Sequence[Ready]) -> dict[str, list[Ready]]:
-    layers: dict[str, list[Ready]] = {}
+def _by_layer(setup: DataParallelSetup, gradients: Sequence[ReadyGradient]) -> dict[str, list[ReadyGradient]]:
+    layers: dict[str, list[ReadyGradient]] = {}
     for ready in gradients:
         layers.setdefault(setup.workload.gradients[ready.gradient].module, []).append(ready)
     return layers
 
 
-def _nbytes(layer: Sequence[Ready]) -> int:
+def _nbytes(layer: Sequence[ReadyGradient]) -> int:
     return sum(ready.nbytes for ready in layer)
 
 
@@ -286,8 +288,7 @@ def data_parallel_step(setup: DataParallelSetup) -> ScaledStep:
     Raises:
         InputError: more devices than the machine has, or several nodes without a network
     """
-    _check(setup)
-    gradients = _ready(setup)
+    gradients = _checked_gradients(setup)
     return _assembled(setup, gradients, setup.run(gradients))
 
 
@@ -302,8 +303,7 @@ def step_seconds(setup: DataParallelSetup, *, loading: IntervalEnd = "seconds", 
     Raises:
         InputError: as `data_parallel_step`
     """
-    _check(setup)
-    gradients = _ready(setup)
+    gradients = _checked_gradients(setup)
     ready_s = _parts(setup, gradients, setup.run(gradients, links=links)).ready_s
     fed = _fed(setup, ready_s, loading)
     return ready_s if fed is None else fed.seconds
@@ -321,11 +321,8 @@ def at_ends(setup: DataParallelSetup, *, compute: IntervalEnd, exchange: End) ->
     return replace(setup, estimate=setup.estimate.at(compute), options=options)
 
 
-def _ready(setup: DataParallelSetup) -> list[Ready]:
-    return ready_gradients(setup.workload, setup.estimate, sent_share=setup.options.wire_share)
-
-
-def _check(setup: DataParallelSetup) -> None:
+def _checked_gradients(setup: DataParallelSetup) -> list[ReadyGradient]:
+    """What a set-up exchanges; an error where its machine is too small."""
     machine, devices, nodes = setup.machine, setup.devices, setup.nodes
     room = machine.node.devices * nodes
     if not 1 <= devices <= room or nodes > max(1, machine.nodes):
@@ -338,6 +335,7 @@ def _check(setup: DataParallelSetup) -> None:
             nodes=nodes,
             machine=machine.node.name,
         )
+    return ready_gradients(setup.workload, setup.estimate, sent_share=setup.options.wire_share)
 
 
 class _Parts(NamedTuple):
@@ -355,7 +353,7 @@ class _Parts(NamedTuple):
         return sum(self)
 
 
-def _parts(setup: DataParallelSetup, gradients: Sequence[Ready], done: Exchanged) -> _Parts:
+def _parts(setup: DataParallelSetup, gradients: Sequence[ReadyGradient], done: GradientExchange) -> _Parts:
     estimate, repeats = setup.estimate, setup.options.accumulation
     forward_s = repeats * estimate.forward.seconds
     backward_s = (repeats - 1) * estimate.backward.seconds + done.backward_s
@@ -372,7 +370,7 @@ def _fed(setup: DataParallelSetup, ready_s: float, loading: IntervalEnd = "secon
     return setup.feed.fed(ready_s, batch=batch, devices=setup.local_devices, microbatches=repeats, end=loading)
 
 
-def _assembled(setup: DataParallelSetup, gradients: Sequence[Ready], done: Exchanged) -> ScaledStep:
+def _assembled(setup: DataParallelSetup, gradients: Sequence[ReadyGradient], done: GradientExchange) -> ScaledStep:
     parts = _parts(setup, gradients, done)
     fed = _fed(setup, parts.ready_s)
     feeding_s = 0.0 if fed is None else fed.wait_s
@@ -394,7 +392,7 @@ def _assembled(setup: DataParallelSetup, gradients: Sequence[Ready], done: Excha
     )
 
 
-def _exposed_and_update(setup: DataParallelSetup, done: Exchanged) -> tuple[float, float]:
+def _exposed_and_update(setup: DataParallelSetup, done: GradientExchange) -> tuple[float, float]:
     """Waits for communication, and the optimizer [s, s].
 
     In a star the owners update during the exchange. Work on a device during the backward takes time from it, so a
@@ -408,7 +406,7 @@ def _exposed_and_update(setup: DataParallelSetup, done: Exchanged) -> tuple[floa
     return max(0.0, done.exposed_s - update_s), update_s
 
 
-def _overhead_s(setup: DataParallelSetup, gradients: Sequence[Ready], *, compute_s: float) -> float:
+def _overhead_s(setup: DataParallelSetup, gradients: Sequence[ReadyGradient], *, compute_s: float) -> float:
     if setup.devices == 1:
         return 0.0
     nbytes = sum(gradient.nbytes for gradient in gradients)

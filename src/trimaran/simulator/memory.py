@@ -32,7 +32,7 @@ from trimaran.base.timeline import COMPUTE, Span, Timeline
 from trimaran.graph.trace.live_bytes import scratch_bytes, sum_of_lives
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage
 from trimaran.pricing.offload_costs import MemoryCosts
-from trimaran.program.memory import Decision, MemoryPlan, MemoryStep, Recipe
+from trimaran.program.memory import Decision, MemoryPlan, MemoryStep, RecomputeRecipe
 from trimaran.program.types import Kind
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def host_peak(trace: StepTrace, plan: MemoryPlan) -> int:
     return most
 
 
-def recipe_moments(trace: StepTrace, recipe: Recipe) -> Iterator[tuple[list[int], int, list[int]]]:
+def recipe_moments(trace: StepTrace, recipe: RecomputeRecipe) -> Iterator[tuple[list[int], int, list[int]]]:
     """What a recipe does to memory, operation by operation.
 
     Other results than the one that it is for are freed after its last operation that touches them.
@@ -359,7 +359,7 @@ def recipe_moments(trace: StepTrace, recipe: Recipe) -> Iterator[tuple[list[int]
         yield born, op.scratch_bytes if isinstance(op, TraceOp) else 0, over
 
 
-def recipe_peak(trace: StepTrace, recipe: Recipe) -> int:
+def recipe_peak(trace: StepTrace, recipe: RecomputeRecipe) -> int:
     """Most bytes that a recipe has made and not yet freed at a time, what it is for included [bytes]."""
     live = peak = 0
     for born, scratch, over in recipe_moments(trace, recipe):
@@ -423,7 +423,7 @@ _COPIES = {Kind.OFFLOAD: TO_HOST, Kind.PREFETCH: TO_DEVICE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class SimulatedCopy:
     """One copy.
 
     Attributes:
@@ -462,7 +462,7 @@ class MemoryRun:
     stalls: Mapping[MemoryStep, float]
     to_host_bytes: int
     to_device_bytes: int
-    copies: tuple[Copy, ...]
+    copies: tuple[SimulatedCopy, ...]
     recomputes: tuple[tuple[MemoryStep, float, float], ...]
     shifts: tuple[tuple[int, float], ...]
     durations_s: NDArray[np.float64]
@@ -504,7 +504,7 @@ class MemoryRun:
         return Timeline(spans)
 
 
-def _copy_span(copy: Copy) -> Span:
+def _copy_span(copy: SimulatedCopy) -> Span:
     return Span(
         rank=0,
         stream=_COPIES[copy.step.kind],
@@ -615,7 +615,7 @@ class _Simulation:
         self.away: dict[int, tuple[MemoryStep, float]] = {}
         self.returned: dict[int, tuple[MemoryStep, float]] = {}
         self.stalls: dict[MemoryStep, float] = {}
-        self.copies: list[Copy] = []
+        self.copies: list[SimulatedCopy] = []
         self.recomputes: list[tuple[MemoryStep, float, float]] = []
         self.shifts: dict[int, float] = {0: 0.0} if trace.length else {}
 
@@ -665,7 +665,7 @@ class _Simulation:
             seconds = self.costs.copy_latency_s + codec.seconds(step.storage, nbytes, bytes_per_s)
         # A copy back needs the one to the host: DEL, which comes between them, has waited for that one.
         start_s, end_s = self.clock.copy(_COPIES[step.kind], step.moment, seconds)
-        self.copies.append(Copy(step=step, start_s=start_s, end_s=end_s, nbytes=nbytes))
+        self.copies.append(SimulatedCopy(step=step, start_s=start_s, end_s=end_s, nbytes=nbytes))
         return end_s
 
     def _recompute(self, step: MemoryStep) -> None:

@@ -29,10 +29,10 @@ from trimaran.machine.topology import host_route, pair
 from trimaran.machine.types import Edge, Machine, Node
 from trimaran.pricing.collectives.links import all_with_all_rate, fabric_of
 from trimaran.pricing.collectives.parameter_servers import colocated_server_time, separate_server_time
-from trimaran.pricing.exchange.frameworks import Recipe
+from trimaran.pricing.exchange.frameworks import ExchangeRecipe
 from trimaran.pricing.exchange.unknowns import READS_BETWEEN_SOCKETS, STAGED, STAGED_TOGETHER, End
 from trimaran.program.gradients import owners_by_size
-from trimaran.simulator.exchange_clock import Call, Exchanged, Ready, Span
+from trimaran.simulator.exchange import GradientCall, GradientExchange, ReadyGradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Servers:
     sum_s: float
 
 
-def exchange_star(gradients: Sequence[Ready], star: Star, *, backward_s: float) -> Exchanged:
+def exchange_star(gradients: Sequence[ReadyGradient], star: Star, *, backward_s: float) -> GradientExchange:
     """Run the copies, sums and updates of a step.
 
     Args:
@@ -105,12 +105,12 @@ def exchange_star(gradients: Sequence[Ready], star: Star, *, backward_s: float) 
         >>> paths = {ends: Path((("wire", 1.0),), 1.0, 0.0) for ends in (("gpu0", "gpu1"), ("gpu1", "gpu0"))}
         >>> star = Star(devices=("gpu0", "gpu1"), owners=("gpu0",), paths=paths, sum_bytes_per_s=1e9, update_s=0.0,
         ...             call_s=0.0, copy_s=0.0)
-        >>> round(exchange_star([Ready(0, 3, 1.0)], star, backward_s=1.0).exposed_s, 6)  # 3 s in, 3 s out
+        >>> round(exchange_star([ReadyGradient(0, 3, 1.0)], star, backward_s=1.0).exposed_s, 6)  # 3 s in, 3 s out
         6.0
     """
     total = sum(ready.nbytes for ready in gradients) or 1
     traffic = _Traffic(star)
-    spans = []
+    calls: list[tuple[float, GradientCall]] = []
     for ready, owner in zip(gradients, star.owners, strict=True):
         nbytes, others = ready.nbytes, [device for device in star.devices if device != owner]
         work_s = (len(others) + 2) * nbytes / star.sum_bytes_per_s + star.call_s + 2 * len(others) * star.copy_s
@@ -125,11 +125,11 @@ def exchange_star(gradients: Sequence[Ready], star: Star, *, backward_s: float) 
             now_s = traffic.work(_SERVERS, servers.sum_s * nbytes + update_s, now_s)
             now_s = traffic.copies("from host", [way[::-1] for way in of_host], nbytes, now_s)
         now_s = traffic.copies("from owner", [(owner, device) for device in others], nbytes, now_s)
-        spans.append(Span(ready.ready_s, max([now_s, *traffic.done_s.values()])))
-    order = sorted(range(len(spans)), key=lambda place: spans[place].end_s)
-    calls = [Call(spans[p].start_s, spans[p].end_s - spans[p].start_s, 0.0, (gradients[p].gradient,)) for p in order]
+        end_s = max([now_s, *traffic.done_s.values()])
+        calls.append((end_s, GradientCall(ready.ready_s, 0.0, end_s - ready.ready_s, (ready.gradient,))))
+    calls.sort(key=lambda call: call[0])
     busy_s = max(traffic.load_s.values(), default=0.0)
-    return Exchanged(tuple(calls), tuple(spans[place] for place in order), backward_s, busy_s)
+    return GradientExchange(tuple(call for _, call in calls), tuple(end_s for end_s, _ in calls), backward_s, busy_s)
 
 
 class _Traffic:
@@ -182,7 +182,7 @@ _NETWORK, _SERVERS = "network", "servers"
 def star_of(
     nbytes: Sequence[int],
     machine: Machine,
-    recipe: Recipe,
+    recipe: ExchangeRecipe,
     *,
     devices: int,
     nodes: int = 1,

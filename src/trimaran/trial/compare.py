@@ -30,7 +30,7 @@ from trimaran.program.strategy import Strategy
 from trimaran.runtime.communication.channels import Agreement
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.whole_state import Differing, WholeState
-from trimaran.trial.plain_loop import Gradients, PlainTraining, wide
+from trimaran.trial.plain_loop import BatchGradients, PlainTraining, wide
 from trimaran.user_code.randomness import RandomState
 
 # The norm of the rounding of a sum grows with the root of its terms: this is enough for thousands of them.
@@ -87,7 +87,7 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ComparedStep:
     """A step of a run, as it is compared.
 
     Attributes:
@@ -113,12 +113,12 @@ class Step:
     follows: bool = False
 
 
-Examined = Step | WholeState | float
+Examined = ComparedStep | WholeState | float
 """What is compared: a step, the state after a restart, the metric of an evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ComparedTensor:
     """A tensor of the run, compared with that of one process.
 
     Attributes:
@@ -179,7 +179,7 @@ class Verifier:
         before = executor.full_state(kinds=("parameter", "buffer", "optimizer"), compare=True)
         loss = executor.step(batch, keep_gradients=True)
         after = executor.full_state(compare=True)
-        step = Step(
+        step = ComparedStep(
             before=before,
             after=after,
             states=states,
@@ -273,12 +273,12 @@ class Examiner:
         self._draws = draws
         self._plain: PlainTraining | None = None
         self._last = WholeState()
-        self._compared: list[Compared] = []
+        self._compared: list[ComparedTensor] = []
         self._steps = self._tensors = 0
         self._restarted = False
         self._notes: dict[str, None] = {}
 
-    def __call__(self, step: Step) -> Verified:
+    def __call__(self, step: ComparedStep) -> Verified:
         """Compare a step.
 
         Args:
@@ -353,7 +353,7 @@ class Examiner:
             return False
         return True
 
-    def _examine(self, step: Step) -> None:
+    def _examine(self, step: ComparedStep) -> None:
         strategy = self._strategy
         plain = self.begin()
         if not self._steps:
@@ -419,7 +419,7 @@ class Examiner:
         # One that fails on the batch is no number in both.
         if not (away <= _EXACT or score == expected or (math.isnan(score) and math.isnan(expected))):
             text = f"it is {score:.9g}, not {expected:.9g}"
-            one = Compared(kind="metric of an evaluation", name="", difference=away, limit=_EXACT, text=text)
+            one = ComparedTensor(kind="metric of an evaluation", name="", difference=away, limit=_EXACT, text=text)
             others = "outputs of a sample go by others of its batch, or the metric is no mean and cannot be gathered"
             self._fail([one], (), self._last, f"{NOT_OF_ONE}: {others}")
         return self._found()
@@ -443,7 +443,9 @@ class Examiner:
                 "was not loaded: it is another than the job's factory makes",
             )
 
-    def _check_gradients(self, plain: PlainTraining, step: Step, states: Sequence[RandomState]) -> Gradients:
+    def _check_gradients(
+        self, plain: PlainTraining, step: ComparedStep, states: Sequence[RandomState]
+    ) -> BatchGradients:
         """The run's gradients and buffers; those of one process."""
         after = step.after
         whole = not (self._draws or plain.mixes_samples)
@@ -482,7 +484,7 @@ class Examiner:
             self._fail([one], (), after, NOT_OF_ONE)
         return expected
 
-    def _check_update(self, plain: PlainTraining, step: Step, gradients: Gradients) -> None:
+    def _check_update(self, plain: PlainTraining, step: ComparedStep, gradients: BatchGradients) -> None:
         """Weights and optimizer state after an update by the run's own gradients."""
         before, after = step.before, step.after
         rates = {name: group.options for group in before.groups for name in group.names}
@@ -509,13 +511,13 @@ class Examiner:
         self._judge(compared, gradients.order, after, "is not what one process makes of the same gradients")
         self._tensors += len(compared)
 
-    def _judge(self, compared: Sequence[Compared], order: Sequence[str], state: WholeState, what: str) -> None:
+    def _judge(self, compared: Sequence[ComparedTensor], order: Sequence[str], state: WholeState, what: str) -> None:
         wrong = [one for one in compared if not one.agrees]
         if wrong:
             self._fail(wrong, order, state, what)
         self._compared.extend(compared)
 
-    def _fail(self, wrong: Sequence[Compared], order: Sequence[str], state: WholeState, what: str) -> None:
+    def _fail(self, wrong: Sequence[ComparedTensor], order: Sequence[str], state: WholeState, what: str) -> None:
         raise differing(wrong, order, self._steps, self._strategy, state.ranks, what)
 
 
@@ -526,7 +528,7 @@ _ADVICE = (
 
 
 def differing(
-    wrong: Sequence[Compared],
+    wrong: Sequence[ComparedTensor],
     order: Sequence[str],
     step: int,
     strategy: Strategy,
@@ -605,7 +607,7 @@ def inexact_by_choice(strategy: Strategy) -> str:
     return ""
 
 
-def compare_gradients(found: Mapping[str, torch.Tensor], expected: Gradients) -> list[Compared]:
+def compare_gradients(found: Mapping[str, torch.Tensor], expected: BatchGradients) -> list[ComparedTensor]:
     """Each gradient of a run, and that of one process.
 
     Args:
@@ -614,14 +616,14 @@ def compare_gradients(found: Mapping[str, torch.Tensor], expected: Gradients) ->
     """
     compared = [_compare_gradient(name, found.get(name), expected) for name in expected.of]
     compared += [
-        Compared(kind="gradient", name=name, difference=math.inf, limit=0.0, text="in one process it has none")
+        ComparedTensor(kind="gradient", name=name, difference=math.inf, limit=0.0, text="in one process it has none")
         for name, one in found.items()
         if name not in expected.of and bool(one.any())
     ]
     return compared
 
 
-def compare_losses(found: float, expected: Gradients) -> Compared:
+def compare_losses(found: float, expected: BatchGradients) -> ComparedTensor:
     """The loss of a step of a run, and that of one process.
 
     Args:
@@ -630,21 +632,21 @@ def compare_losses(found: float, expected: Gradients) -> Compared:
     """
     away = abs(found - expected.loss) / max(1.0, abs(expected.loss))
     text = f"it is {found:.9g}, not {expected.loss:.9g}"
-    return Compared(kind="loss", name="", difference=away, limit=_root(expected), text=text)
+    return ComparedTensor(kind="loss", name="", difference=away, limit=_root(expected), text=text)
 
 
-def _compare_gradient(name: str, found: torch.Tensor | None, expected: Gradients) -> Compared:
+def _compare_gradient(name: str, found: torch.Tensor | None, expected: BatchGradients) -> ComparedTensor:
     one, root = expected.of[name], _root(expected)
     # What is nothing but rounding comes of terms as large as elsewhere.
     scale = expected.scale[name] + max(1e-2, 30 * root) * max(expected.scale.values())
     away = float(wide(one).norm()) if found is None else distance(found, one)
-    compared = Compared(kind="gradient", name=name, difference=_ratio(away, scale), limit=root)
+    compared = ComparedTensor(kind="gradient", name=name, difference=_ratio(away, scale), limit=root)
     if compared.agrees:
         return compared
     return replace(compared, text="there is none" if found is None else _times(found, one).strip())
 
 
-def _root(expected: Gradients) -> float:
+def _root(expected: BatchGradients) -> float:
     """Largest difference by rounding: the root of that of the coarsest part, between none of the digits and all."""
     return _EXACT if expected.coarsest == torch.float64 else eps(expected.coarsest) ** 0.5
 
@@ -655,24 +657,26 @@ def _compare_values(
     found: torch.Tensor | None,
     expected: torch.Tensor,
     relative: float | None = None,
-) -> Compared:
+) -> ComparedTensor:
     """Tensors of which numbers may differ by a few of their last places, or by a part of their norm."""
     if found is None or found.shape != expected.shape:
-        return Compared(kind=kind, name=name, difference=math.inf, limit=0.0, text="it is missing")
+        return ComparedTensor(kind=kind, name=name, difference=math.inf, limit=0.0, text="it is missing")
     # A mask has infinite entries, which have no difference.
     if not (expected.is_floating_point() or expected.is_complex()) or torch.equal(found, expected):
         return _alike(kind, name, torch.equal(found, expected))
     scale = max(float(wide(expected).norm()), 1e-300)
     limit = _ROUNDING * eps(expected.dtype) if relative is None else relative
-    return Compared(kind=kind, name=name, difference=distance(found, expected) / scale, limit=limit)
+    return ComparedTensor(kind=kind, name=name, difference=distance(found, expected) / scale, limit=limit)
 
 
-def _compare_weight(name: str, found: torch.Tensor | None, expected: torch.Tensor, before: torch.Tensor) -> Compared:
+def _compare_weight(
+    name: str, found: torch.Tensor | None, expected: torch.Tensor, before: torch.Tensor
+) -> ComparedTensor:
     """Element by element: a few last places of the weight and of the largest change, more of that of the element."""
     if found is None:
-        return Compared(kind="weight", name=name, difference=math.inf, limit=0.0, text="it is missing")
+        return ComparedTensor(kind="weight", name=name, difference=math.inf, limit=0.0, text="it is missing")
     if not found.numel() or torch.equal(found, expected):
-        return Compared(kind="weight", name=name, difference=0.0, limit=eps(expected.dtype))
+        return ComparedTensor(kind="weight", name=name, difference=0.0, limit=eps(expected.dtype))
     exact, moved = wide(expected), (wide(expected) - wide(before)).abs()
     step = float(moved.max())
     places = 4 * exact.abs().maximum(wide(before).abs()) + _ROUNDING * moved + _CANCELLED * step
@@ -680,12 +684,12 @@ def _compare_weight(name: str, found: torch.Tensor | None, expected: torch.Tenso
     excess = (wide(found) - exact).abs() / (allowed + torch.finfo(torch.float64).tiny)
     text = f"it has changed by up to {float((wide(found) - wide(before)).abs().max()):.3g}, not {step:.3g}"
     limit = 4 * eps(expected.dtype)
-    return Compared(kind="weight", name=name, difference=limit * float(excess.max()), limit=limit, text=text)
+    return ComparedTensor(kind="weight", name=name, difference=limit * float(excess.max()), limit=limit, text=text)
 
 
 def _compare_state(
     name: str, found: Mapping[str, Any], expected: Mapping[str, Any], before: Mapping[str, Any]
-) -> Iterator[Compared]:
+) -> Iterator[ComparedTensor]:
     for key in dict.fromkeys((*expected, *found)):
         kind = f'optimizer\'s "{key}"'
         one, other = expected.get(key), found.get(key)
@@ -698,18 +702,20 @@ def _compare_state(
             plain = _compare_values(kind, name, found_own, own)
             # A moment may cancel: its rounding is relative to what it was as well.
             room = max([1.0, *(float(wide(value).norm()) / max(float(wide(own).norm()), 1e-300) for value in earlier)])
-            yield Compared(kind=kind, name=name, difference=plain.difference, limit=plain.limit * room, text=plain.text)
+            yield ComparedTensor(
+                kind=kind, name=name, difference=plain.difference, limit=plain.limit * room, text=plain.text
+            )
 
 
-def _compare_options(name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[Compared]:
+def _compare_options(name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[ComparedTensor]:
     for key, value in expected.items():
         if isinstance(value, (int, float, torch.Tensor)) and not isinstance(value, bool) and key in found:
             yield _alike(f'option "{key}"', name, _same(value, found[key]), f"it is {found[key]}, not {value}")
 
 
-def _alike(kind: str, name: str, same: bool, text: str = "") -> Compared:
+def _alike(kind: str, name: str, same: bool, text: str = "") -> ComparedTensor:
     """What is equal or not, with a text for where it is not."""
-    return Compared(kind=kind, name=name, difference=0.0 if same else 1.0, limit=0.0, text="" if same else text)
+    return ComparedTensor(kind=kind, name=name, difference=0.0 if same else 1.0, limit=0.0, text="" if same else text)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -22,7 +22,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.behaviour import for_evaluation
 from trimaran.graph.optimizers import trained_parameters
-from trimaran.runtime.data.batch_shares import Shares
+from trimaran.runtime.data.batch_shares import BatchShares
 from trimaran.runtime.data.datasets import dataset_length, make_dataset, make_evaluation_dataset
 from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.parts.part import evaluating
@@ -45,7 +45,7 @@ from trimaran.user_code.randomness import RandomState, derive_seed, find_moved
 
 
 @dataclass(slots=True, kw_only=True)
-class Gradients:
+class BatchGradients:
     """The gradient of a global batch.
 
     Attributes:
@@ -94,7 +94,7 @@ class PlainStep:
         moved: float = 0.0,
         seed: int = 0,
         goes_on: bool = False,
-    ) -> Gradients:
+    ) -> BatchGradients:
         """The gradient of a global batch; model and random states are as before afterwards.
 
         Args:
@@ -111,8 +111,8 @@ class PlainStep:
                 _move(self.model, moved, seed)
             return self._add_up(batches, states)
 
-    def _add_up(self, batches: Sequence[Sequence[Any]], states: Sequence[RandomState]) -> Gradients:
-        model, precision, found = self.model, self._job.precision, Gradients()
+    def _add_up(self, batches: Sequence[Sequence[Any]], states: Sequence[RandomState]) -> BatchGradients:
+        model, precision, found = self.model, self._job.precision, BatchGradients()
         start, first = [one.detach().clone() for one in _carried(model)], list[torch.Tensor]()
         total, weight, parts = 0.0, 0.0, sum(map(len, batches))
         for replica, (microbatches, state) in enumerate(zip(batches, states, strict=True)):
@@ -245,7 +245,7 @@ class PlainTraining(PlainStep):
         """The metric of `first_evaluated`."""
         job, device = for_evaluation(self._job), self._device
         dataset = first_evaluated(job)
-        shares = Shares(
+        shares = BatchShares(
             torch.arange(dataset_length(dataset)), batch=job.global_batch_size, replicas=1, microbatches=1, replica=0
         )
         place = partial(place_batch, precision=job.precision, device=device)
@@ -345,7 +345,7 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _noted(model: nn.Module, found: Gradients) -> Iterator[None]:
+def _noted(model: nn.Module, found: BatchGradients) -> Iterator[None]:
     """Write down the type of floating point whose rounding is largest."""
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
@@ -378,7 +378,7 @@ def _own_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def _add(own: Mapping[str, torch.Tensor], found: Gradients) -> None:
+def _add(own: Mapping[str, torch.Tensor], found: BatchGradients) -> None:
     for name, gradient in own.items():
         found.scale[name] = found.scale.get(name, 0.0) + float(wide(gradient).norm())
         if name in found.of:

@@ -44,7 +44,7 @@ from trimaran.launch.world import World, choose_device, leave_world
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.whole_state import WholeState
-from trimaran.trial.compare import DIFFERS, FAILS_ALONE, Examined, Examiner, Step, Verified, Verifier
+from trimaran.trial.compare import DIFFERS, FAILS_ALONE, ComparedStep, Examined, Examiner, Verified, Verifier
 from trimaran.trial.plain_loop import first_evaluated
 from trimaran.user_code.alone import forget_ranks
 
@@ -319,7 +319,7 @@ def _plain_loop(
 
 def _examined(examiner: Examiner, step: Examined) -> Verified:
     try:
-        if isinstance(step, Step):
+        if isinstance(step, ComparedStep):
             return examiner(step)
         return examiner.restarted(step) if isinstance(step, WholeState) else examiner.scored(step)
     except TrimaranError as error:

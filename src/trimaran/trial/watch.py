@@ -49,7 +49,7 @@ from trimaran.trial.compare import (
     DIFFERS,
     NOT_OF_ONE,
     VERIFYING,
-    Compared,
+    ComparedTensor,
     Verified,
     check_copies,
     compare_gradients,
@@ -60,7 +60,7 @@ from trimaran.trial.compare import (
     inexact_by_choice,
     told_by,
 )
-from trimaran.trial.plain_loop import Gradients, PlainStep, join, joins, wide
+from trimaran.trial.plain_loop import BatchGradients, PlainStep, join, joins, wide
 from trimaran.trial.trial import Forked, nothing_to_try
 from trimaran.user_code.alone import alone
 from trimaran.user_code.randomness import RandomState
@@ -98,7 +98,7 @@ def nothing_to_watch(job: Job, strategy: Strategy, device: str) -> str:
     return inexact_by_choice(strategy) or nothing_to_try(strategy)
 
 
-class Watch:
+class TrialWatch:
     """Compares steps of a training; every rank has one.
 
     Args:
@@ -255,7 +255,7 @@ class Watch:
 
 def _moved(
     plain: PlainStep, batches: Sequence[Sequence[Any]], states: Sequence[RandomState], seed: int, connection: Connection
-) -> Gradients:
+) -> BatchGradients:
     try:
         # Written by the parent of this process, into a pipe that no other process can open.
         share: float = pickle.loads(connection.recv_bytes())  # noqa: S301
@@ -280,7 +280,9 @@ def _put(model: torch.nn.Module, state: WholeState) -> None:
                 tensor.data = tensors[name].to(tensor.device)
 
 
-def _widened(compared: Sequence[Compared], expected: Gradients, others: Sequence[Gradients]) -> list[Compared]:
+def _widened(
+    compared: Sequence[ComparedTensor], expected: BatchGradients, others: Sequence[BatchGradients]
+) -> list[ComparedTensor]:
     """With limits that are some times what rounding of the weights does, to each tensor and to all together."""
     spread: Mapping[str, float] = {
         name: max((distance(other.of[name], one) for other in others if name in other.of), default=math.inf)
@@ -290,7 +292,7 @@ def _widened(compared: Sequence[Compared], expected: Gradients, others: Sequence
     overall = math.hypot(*spread.values()) / whole if whole else math.inf
     of_loss = max(abs(other.loss - expected.loss) for other in others) / max(1.0, abs(expected.loss))
 
-    def limit(one: Compared) -> float:
+    def limit(one: ComparedTensor) -> float:
         if one.kind == "loss":
             return of_loss
         scale = expected.scale.get(one.name, 0.0)

@@ -21,7 +21,7 @@ from trimaran.base.user_errors import place_of, summary, user_lines, users
 _NAMED = 8
 
 
-class Fault(NamedTuple):
+class ReadFault(NamedTuple):
     """What went wrong with a microbatch.
 
     Attributes:
@@ -40,12 +40,12 @@ class Fault(NamedTuple):
 class Faulty(Exception):
     """Raised where a fault is found, up to where it is put into the answer."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: ReadFault) -> None:
         super().__init__(fault.text)
         self.fault = fault
 
 
-def reading_fault(error: Exception, samples: Sequence[int]) -> Fault:
+def reading_fault(error: Exception, samples: Sequence[int]) -> ReadFault:
     """The data set raised.
 
     Args:
@@ -57,12 +57,12 @@ def reading_fault(error: Exception, samples: Sequence[int]) -> Fault:
         import resource  # not on Windows, where this error has another number
 
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return Fault(
+        return ReadFault(
             f"{named} of the data set could not be read: {describe(error)}. Each process that reads may have {limit} "
             "files open: let the data set close those that it opens, or raise that (ulimit -n)",
             tuple(samples),
         )
-    return Fault(
+    return ReadFault(
         f"{named} of the data set could not be read: {describe(error)}. "
         f"Job.dataset()[{samples[0]}] should show the same; mend it, or leave {'it' if len(samples) == 1 else 'them'} "
         f"out of the data set{_lines(error)}",
@@ -70,21 +70,21 @@ def reading_fault(error: Exception, samples: Sequence[int]) -> Fault:
     )
 
 
-def streaming_fault(error: Exception, position: int) -> Fault:
+def streaming_fault(error: Exception, position: int) -> ReadFault:
     """A stream raised.
 
     Args:
         error: what it raised
         position: of the sample that was asked for, from 0
     """
-    return Fault(
+    return ReadFault(
         f"sample {position} of the stream could not be read: {describe(error)}. Going through Job.dataset() up to it "
         "should show the same; mend it, or let the stream leave it out",
         (position,),
     )
 
 
-def batching_fault(error: Exception, samples: Sequence[Any], numbers: Sequence[int], *, own: bool) -> Fault:
+def batching_fault(error: Exception, samples: Sequence[Any], numbers: Sequence[int], *, own: bool) -> ReadFault:
     """Samples could not be made a batch.
 
     Args:
@@ -96,27 +96,27 @@ def batching_fault(error: Exception, samples: Sequence[Any], numbers: Sequence[i
     by = "Job.collate" if own else "torch's default collate function"
     unlike = _difference(samples, numbers)
     if unlike is None:
-        return Fault(
+        return ReadFault(
             f"{by} could not make a batch of {name_samples(numbers)}: {describe(error)}{_lines(error)}",
             tuple(numbers[:_NAMED]),
         )
     difference, pair = unlike
     todo = "let it pad them" if own else "give Job.collate one that pads"
-    return Fault(
+    return ReadFault(
         f"{by} could not make a batch of {name_samples(numbers)}: {difference}: {todo}, or let the data set give "
         f"samples of one shape ({type(error).__name__})",
         pair,
     )
 
 
-def arriving_fault(error: Exception, numbers: Sequence[int]) -> Fault:
+def arriving_fault(error: Exception, numbers: Sequence[int]) -> ReadFault:
     """A worker that is a new interpreter could not make of the data set what was sent to it.
 
     Args:
         error: what unpickling it raised
         numbers: samples that were asked for
     """
-    return Fault(
+    return ReadFault(
         f"the data set did not arrive, so that {name_samples(numbers)} cannot be read: {describe(error)}. Let "
         "Job.dataset and Job.collate be of modules that a new interpreter can import; or use "
         'multiprocessing.set_start_method("fork"), or workers=0',
@@ -124,7 +124,7 @@ def arriving_fault(error: Exception, numbers: Sequence[int]) -> Fault:
     )
 
 
-def sending_fault(error: Exception, batch: Any, numbers: Sequence[int]) -> Fault:
+def sending_fault(error: Exception, batch: Any, numbers: Sequence[int]) -> ReadFault:
     """A worker could not hand a batch over.
 
     Args:
@@ -134,7 +134,7 @@ def sending_fault(error: Exception, batch: Any, numbers: Sequence[int]) -> Fault
     """
     named = (f'its part "{name}" is a {kind}' for name, kind in _unsendable(batch))
     part = next(named, f"it is a {type(batch).__name__}")
-    return Fault(
+    return ReadFault(
         f"the batch of {name_samples(numbers)} cannot be handed over by a worker, for it cannot be pickled: {part} "
         f"({describe(error)}). Let Job.collate leave that out, or make tensors of it; or use workers=0",
         tuple(numbers[:_NAMED]),

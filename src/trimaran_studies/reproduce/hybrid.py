@@ -30,7 +30,7 @@ from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Schedule
-from trimaran.report.crossover import Basis, Row, Way, Worker, way_document, worker_document
+from trimaran.report.crossover import Basis, Row, TrainingWay, Worker, way_document, worker_document
 from trimaran.report.tables import add_figures, add_words, frame_table
 from trimaran_studies.reproduce.hybrid_speedup import hybrid_over_data, needed_worker_speedup
 
@@ -156,7 +156,7 @@ class HybridRow:
     interval: tuple[float, float] | None
     published: float | None
     worker: Worker | None
-    ways: tuple[Way, Way] | None
+    ways: tuple[TrainingWay, TrainingWay] | None
     reason: str
     at_paper_batch: float | None = None
 

@@ -40,7 +40,7 @@ from trimaran.pricing.analytical.programs import find_framework, training_progra
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import (
     MachineExchange,
-    Program,
+    TransformerProgram,
     TransformerStep,
     step_constants,
     transformer_step,
@@ -215,7 +215,7 @@ class TransformerRun:
 
     shape: TransformerShape
     degrees: Degrees
-    program: Program
+    program: TransformerProgram
     device: str
     machine: str
     devices: int
@@ -282,7 +282,7 @@ def transformer_run(row: Row) -> TransformerRun:
     )
 
 
-def _told(row: Row, shape: TransformerShape, devices: int) -> tuple[Degrees, Program, tuple[str, ...]]:
+def _told(row: Row, shape: TransformerShape, devices: int) -> tuple[Degrees, TransformerProgram, tuple[str, ...]]:
     """Degrees and program of a row whose source has no script here: what the row says, and no more.
 
     Returns:
@@ -448,8 +448,8 @@ def _plain(row: Row, shape: TransformerShape, devices: int, source: str) -> Degr
     )
 
 
-def _megatron_of_then(source: str) -> Program:
-    return Program(
+def _megatron_of_then(source: str) -> TransformerProgram:
+    return TransformerProgram(
         framework="megatron-deepspeed",
         precision="fp16",
         attention="flash2" if "aceso" in source else "math",
@@ -473,16 +473,16 @@ def _sharded(row: Row, devices: int) -> Degrees:
     )
 
 
-def _foundry(row: Row) -> Program:
+def _foundry(row: Row) -> TransformerProgram:
     precision: Precision = "fp8" if "fp8" in row.fields.get("precision", "").lower() else "bf16"
     # Its tables of H100 came half a year after those of A100. Its policy "PURE" sums gradients in 16 bits.
     year = 2023.5 if "h100" in row.fields.get("gpu", "").lower() else 2023.0
-    return Program(
+    return TransformerProgram(
         framework="fsdp", precision=precision, fused=False, gradient_bytes=2, year=year, tuned=False, stops_early=True
     )
 
 
-def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerShape, Degrees, Program]:
+def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerShape, Degrees, TransformerProgram]:
     fields = row.fields
     tensor, pipeline, context = (count(row, name) or 1 for name in ("tp", "pp", "cp"))
     data = max(1, devices // (tensor * pipeline * context))
@@ -518,7 +518,7 @@ def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerS
     # If a rank's weights, gradients and buffers exceed its memory, the row is fine-tuning without their gradients.
     per_rank = _state_bytes(shape, degrees)
     frozen = per_rank > device_of(row).memory.nbytes
-    program = Program(
+    program = TransformerProgram(
         framework="nemo",
         precision="fp8" if eight else "bf16",
         tensor_overlaps=True,

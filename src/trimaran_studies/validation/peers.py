@@ -31,7 +31,7 @@ from trimaran.planner.analytical.search import transformer_problem
 from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank
 from trimaran.pricing.analytical.programs import training_program
 from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, gpt_shape
-from trimaran.pricing.analytical.step_time import Program
+from trimaran.pricing.analytical.step_time import TransformerProgram
 from trimaran.program.strategy import Degrees
 from trimaran_studies.validation.measurement import Row
 from trimaran_studies.validation.model_parallel import (
@@ -239,7 +239,9 @@ def _simumax_table(checkout: Path) -> Iterator[_Case]:
         )
 
 
-def _run(shape: TransformerShape, degrees: Degrees, program: Program, machine: Machine, device: str) -> TransformerRun:
+def _run(
+    shape: TransformerShape, degrees: Degrees, program: TransformerProgram, machine: Machine, device: str
+) -> TransformerRun:
     return TransformerRun(
         shape=shape,
         degrees=degrees,

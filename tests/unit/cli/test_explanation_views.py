@@ -9,7 +9,7 @@ from tests.builders import problem
 
 from trimaran.base.units import format_seconds
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.explanation.critical_path import Part
+from trimaran.planner.explanation.critical_path import TimeClass
 from trimaran.planner.explanation.explain import Explanation, SimulatedCase, explain, read_family
 from trimaran.planner.explanation.what_if import parse_change
 from trimaran.planner.problem import assess
@@ -140,7 +140,7 @@ def test_several_changes_at_once_leave_room_for_what_is_then_chosen() -> None:
 
 
 def test_every_class_of_time_has_a_meaning() -> None:
-    assert {str(part) for part in Part} <= set(_MEANINGS)
+    assert {str(part) for part in TimeClass} <= set(_MEANINGS)
 
 
 def test_what_was_not_simulated_in_time_is_not_called_rejected() -> None:

@@ -18,7 +18,7 @@ from trimaran.cli.output import console, set_verbosity
 from trimaran.cli.views.plans import print_trained
 from trimaran.features.training.rank import Epoch, TrainOptions, _name_of
 from trimaran.features.training.run_record import RunDirectory
-from trimaran.features.training.train import Trained
+from trimaran.features.training.train import FinishedTraining
 from trimaran.graph.behaviour import WholeMetric
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.epoch import EpochData
@@ -133,7 +133,7 @@ def test_a_training_that_was_over_says_so_and_how_to_train_more(capsys: pytest.C
         (1, "Trained 1 epoch more, 2 in all."),
         (0, "Trained 2 epochs."),
     ):
-        trained = Trained(
+        trained = FinishedTraining(
             run=RunDirectory(path=Path("runs/new")),
             planned=planned,
             epochs=done,
@@ -159,7 +159,7 @@ def test_a_metric_has_the_name_of_its_function(capsys: pytest.CaptureFixture[str
     planned: Any = SimpleNamespace(source=JobSource(reference="digits", epochs=1))
     report: Any = SimpleNamespace(comparison=None, samples_per_s=None, final={"accuracy": 0.5})
     run, metric = RunDirectory(path=Path("runs/new")), _name_of(f1_score)
-    print_trained(console(), Trained(run=run, planned=planned, epochs=(epoch,), metric=metric, report=report))
+    print_trained(console(), FinishedTraining(run=run, planned=planned, epochs=(epoch,), metric=metric, report=report))
     said = capsys.readouterr().out
     assert said.count("f1 score 0.5000") == 2
     assert "accuracy" not in said
@@ -175,7 +175,7 @@ def test_quietly_a_training_says_what_it_has_reached_too(capsys: pytest.CaptureF
     try:
         out = console()
         out.print("The plan.\n\nIts candidates.")
-        print_trained(out, Trained(run=run, planned=planned, epochs=(epoch,), report=report))
+        print_trained(out, FinishedTraining(run=run, planned=planned, epochs=(epoch,), report=report))
     finally:
         set_verbosity()
     assert capsys.readouterr().out == "The plan.\nTrained 1 epoch.\n"
@@ -190,7 +190,7 @@ def test_a_training_has_the_step_of_its_report(capsys: pytest.CaptureFixture[str
     report = dataclasses.replace(REPORT, comparison=compared)
     planned: Any = SimpleNamespace(source=JobSource(reference="digits", epochs=2))
     run = RunDirectory(path=Path("runs/new"))
-    print_trained(console(), Trained(run=run, planned=planned, report=report))
+    print_trained(console(), FinishedTraining(run=run, planned=planned, report=report))
     said = " ".join(capsys.readouterr().out.split())
     assert "A step took 10.0 s, predicted 9.00 s." in said
     assert "a step took 10.0 s and was predicted at 9.00 s" in report._repr_html_()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.raising import raises
 
-from trimaran.convergence.noise_scale import Observation, as_scaled, estimate_noise_scale
+from trimaran.convergence.noise_scale import StepNorms, as_scaled, estimate_noise_scale
 from trimaran.report.gradient_noise import (
     gradient_noise_document,
     gradient_noise_lines,
@@ -23,11 +23,11 @@ from trimaran.report.gradient_noise import (
 SPLITS = ((1, 1, 1, 1), (2, 2), (1, 3), (1, 1, 2))
 
 
-def observe(gradients: numpy.ndarray, split: tuple[int, ...], step: int = 0) -> Observation:
+def observe(gradients: numpy.ndarray, split: tuple[int, ...], step: int = 0) -> StepNorms:
     """What a step says whose samples have these gradients [samples, dims], in pieces of these sizes."""
     total, ends = len(gradients), list(itertools.accumulate(split))
     pieces = [part.sum(axis=0) / total for part in numpy.split(gradients, ends[:-1])]
-    return Observation(
+    return StepNorms(
         step=step,
         samples=total,
         share=sum((size / total) ** 2 for size in split),
@@ -36,7 +36,7 @@ def observe(gradients: numpy.ndarray, split: tuple[int, ...], step: int = 0) -> 
     )
 
 
-def run(batch: int, pieces: int, steps: int, *, signal: float, noise: float, seed: int) -> list[Observation]:
+def run(batch: int, pieces: int, steps: int, *, signal: float, noise: float, seed: int) -> list[StepNorms]:
     """A run on |G|² = `signal` and tr Σ = `noise`, in 20 dimensions."""
     generator = numpy.random.default_rng(seed)
     mean, deviation = math.sqrt(signal / 20), math.sqrt(noise / 20 * pieces / batch)
@@ -44,7 +44,7 @@ def run(batch: int, pieces: int, steps: int, *, signal: float, noise: float, see
     for step in range(steps):
         each = (mean + deviation * generator.standard_normal((pieces, 20))) / pieces
         found.append(
-            Observation(
+            StepNorms(
                 step=step,
                 samples=batch,
                 share=1 / pieces,
@@ -77,9 +77,7 @@ def test_any_split_has_the_same_expectation(population: list[int], split: tuple[
 def test_the_scale_of_the_loss_does_not_matter(scale: float) -> None:
     steps = run(64, 4, 24, signal=2.0, noise=100.0, seed=0)
     scaled = [
-        Observation(
-            step=one.step, samples=64, share=one.share, pieces=one.pieces * scale**2, whole=one.whole * scale**2
-        )
+        StepNorms(step=one.step, samples=64, share=one.share, pieces=one.pieces * scale**2, whole=one.whole * scale**2)
         for one in steps
     ]
     plain, other = estimate_noise_scale(steps), estimate_noise_scale(scaled)
@@ -116,8 +114,8 @@ def test_all_noise_is_open_to_the_right_and_null_in_json() -> None:
 def test_training_weighs_steps_by_what_they_gain() -> None:
     """Batch 8. Early |G|² = 4, tr Σ / 8 = 4, so B_simple = 8 and a step gains ½; late 1 and 2, 16 and ⅓. On average
     5/12, so that Bcrit = 8 · (7/12) / (5/12) = 11.2. The mean of the two B_simple is 12, their harmonic mean 10.7."""
-    early = [Observation(step=step, samples=8, share=0.5, pieces=6.0, whole=8.0) for step in range(24)]
-    late = [Observation(step=step, samples=8, share=0.5, pieces=2.5, whole=3.0) for step in range(24, 48)]
+    early = [StepNorms(step=step, samples=8, share=0.5, pieces=6.0, whole=8.0) for step in range(24)]
+    late = [StepNorms(step=step, samples=8, share=0.5, pieces=2.5, whole=3.0) for step in range(24, 48)]
     assert [(one.signal, one.noise / 8) for one in (early[0], late[0])] == [(4.0, 4.0), (1.0, 2.0)]
     assert estimate_noise_scale([*early, *late]).b_crit == pytest.approx(11.2)
 
@@ -139,8 +137,8 @@ def test_steps_without_finite_gradients_are_left_out_of_a_run_and_told() -> None
 
 
 def test_scaled_steps_are_those_that_know_it() -> None:
-    bare = Observation(step=0, samples=8, share=0.5, pieces=10.0, whole=14.0)
-    other = Observation(step=1, samples=8, share=0.5, pieces=10.0, whole=14.0, scaled=(3.0, 4.0))
+    bare = StepNorms(step=0, samples=8, share=0.5, pieces=10.0, whole=14.0)
+    other = StepNorms(step=1, samples=8, share=0.5, pieces=10.0, whole=14.0, scaled=(3.0, 4.0))
     endless = dataclasses.replace(other, scaled=(3.0, math.inf))
     (found,) = as_scaled([bare, other, endless])
     assert (found.step, found.pieces, found.whole, found.scaled) == (1, 3.0, 4.0, None)
@@ -148,7 +146,7 @@ def test_scaled_steps_are_those_that_know_it() -> None:
 
 def test_the_page_says_where_epochs_double_by_the_root_of_the_batch() -> None:
     """B_simple 6 as the optimizer scales: √(1 + B / 6) is 2 at 18. Else the best rates are taken: one figure only."""
-    steps = [Observation(step=step, samples=8, share=0.5, pieces=9.0, whole=14.0) for step in range(8)]
+    steps = [StepNorms(step=step, samples=8, share=0.5, pieces=9.0, whole=14.0) for step in range(8)]
     found = run_noise([dataclasses.replace(one, scaled=(10.0, 14.0)) for one in steps], 8, optimizer="AdamW")
     plain = run_noise(steps, 8, optimizer="SGD")
     assert found is not None
@@ -165,10 +163,10 @@ def test_the_page_says_where_epochs_double_by_the_root_of_the_batch() -> None:
     ("steps", "code", "figures"),
     [
         ([], "noise-scale.no-steps", {}),
-        ([Observation(step=7, samples=8, share=1.0, pieces=1.0, whole=1.0)], "noise-scale.one-piece", {"step": 7}),
-        ([Observation(step=7, samples=8, share=0.5, pieces=math.nan, whole=1.0)], "noise-scale.bad-norms", {"step": 7}),
+        ([StepNorms(step=7, samples=8, share=1.0, pieces=1.0, whole=1.0)], "noise-scale.one-piece", {"step": 7}),
+        ([StepNorms(step=7, samples=8, share=0.5, pieces=math.nan, whole=1.0)], "noise-scale.bad-norms", {"step": 7}),
     ],
 )
-def test_what_says_nothing_is_refused(steps: list[Observation], code: str, figures: dict[str, Any]) -> None:
+def test_what_says_nothing_is_refused(steps: list[StepNorms], code: str, figures: dict[str, Any]) -> None:
     with raises(code, **figures):
         estimate_noise_scale(steps)

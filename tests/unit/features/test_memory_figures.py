@@ -56,7 +56,7 @@ def test_each_movable_storage_has_a_line_with_its_reason_largest_first() -> None
 
 
 def test_weights_are_taken_together_among_what_holds_the_floor() -> None:
-    first, second, third = holders(TRACE, (4, 5, 1))
+    first, second, third = holders([TRACE.storages[number] for number in (4, 5, 1)])
     assert (first.name, first.nbytes) == ("b", 2000)
     assert {(second.role, second.count), (third.role, third.count)} == {("parameter", 1), ("gradient", 1)}
 

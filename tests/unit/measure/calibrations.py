@@ -6,16 +6,16 @@ from pathlib import Path
 from tests import builders
 from tests.builders import HERE, curve, network, table_for
 
-from trimaran.measure.calibration.devices import Timed, device_figures
+from trimaran.measure.calibration.devices import TimedWork, device_figures
 from trimaran.measure.calibration.results import Calibration, encode_calibration, link_figures
 from trimaran.pricing.noise import noise_between
 from trimaran.pricing.tables import Fingerprint
 
 CALLS = {
-    Timed("product", 100): [[1e-3], [2e-3], [4e-3]],
-    Timed("copy"): [[0.01]],
-    Timed("axpy"): [[0.01]],
-    Timed("operator"): [[1e-6]],
+    TimedWork("product", 100): [[1e-3], [2e-3], [4e-3]],
+    TimedWork("copy"): [[0.01]],
+    TimedWork("axpy"): [[0.01]],
+    TimedWork("operator"): [[1e-6]],
 }
 
 

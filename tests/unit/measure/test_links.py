@@ -2,12 +2,13 @@
 
 from tests import builders
 
-from trimaran.measure.calibration.links import LONGEST_S, _curves, _expected_s, _Point
+from trimaran.measure.calibration.links import LONGEST_S, _CurvePoint, _curves, _expected_s
 
 
-def points(*seconds_by_size: tuple[int, float]) -> list[_Point]:
+def points(*seconds_by_size: tuple[int, float]) -> list[_CurvePoint]:
     return [
-        _Point(key=builders.curve_key("AR", 8), nbytes=nbytes, seconds=seconds) for nbytes, seconds in seconds_by_size
+        _CurvePoint(key=builders.curve_key("AR", 8), nbytes=nbytes, seconds=seconds)
+        for nbytes, seconds in seconds_by_size
     ]
 
 
@@ -26,7 +27,7 @@ def test_a_round_has_the_transfers_that_are_not_timed_too() -> None:
     """Of 50 ms three are timed after one that is not, of 200 ms one alone; what 50 ms of handling are has its own."""
     short, long = points((128 << 10, 0.05), (1 << 20, 0.2))
     assert (round(short.round_s, 6), round(long.round_s, 6)) == (0.2, 0.2)
-    handled = _Point(key=builders.curve_key("AR host", 2), nbytes=1024, seconds=0.05)
+    handled = _CurvePoint(key=builders.curve_key("AR host", 2), nbytes=1024, seconds=0.05)
     assert round(handled.round_s, 6) == round(handled.repeats * 0.05, 6)
 
 

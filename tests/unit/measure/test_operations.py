@@ -12,7 +12,7 @@ from trimaran.graph.capture.capture import Capture, capture
 from trimaran.launch.world import World
 from trimaran.measure.calibration.devices import ThreadStreams
 from trimaran.measure.operations import OperationPasses
-from trimaran.measure.whole_model import Loader, WholeModel, make_stage
+from trimaran.measure.whole_model import BatchSupply, WholeModel, make_stage
 
 BATCH = 4
 
@@ -24,7 +24,7 @@ def _passes(job: Job, captured: Capture) -> OperationPasses:
 
 def _run(job: Job) -> tuple[Capture, dict[str, tuple[float, float]]]:
     captured = capture(job)
-    return captured, _passes(job, captured).run(Loader(job, job.dataset(), BATCH, "cpu").load(), BATCH)
+    return captured, _passes(job, captured).run(BatchSupply(job, job.dataset(), BATCH, "cpu").load(), BATCH)
 
 
 @pytest.mark.parametrize("factory", [zoo.cnn, zoo.unet, zoo.lstm, zoo.gpt, zoo.cnn_fp64])
@@ -54,7 +54,7 @@ def test_what_wants_no_gradient_has_no_backward() -> None:
 def test_a_pass_leaves_no_gradient_behind() -> None:
     job = zoo.cnn()
     captured = capture(job)
-    _passes(job, captured).run(Loader(job, job.dataset(), BATCH, "cpu").load(), BATCH)
+    _passes(job, captured).run(BatchSupply(job, job.dataset(), BATCH, "cpu").load(), BATCH)
     assert all(parameter.grad is None for parameter in captured.model.parameters())
 
 
@@ -109,7 +109,7 @@ def test_the_whole_model_runs_as_the_runtime_runs_it(
     job = factory()
     captured = capture(job)
     stage = make_stage(job, captured, World(), form, "eager")  # type: ignore[arg-type]
-    loader = Loader(job, job.dataset(), BATCH, "cpu")
+    loader = BatchSupply(job, job.dataset(), BATCH, "cpu")
     times = WholeModel(job, stage, loader, BATCH, ThreadStreams(), "cpu").run(3)
     assert {phase: len(seconds) for phase, seconds in times.items()} == dict.fromkeys(
         ("load", "forward", "backward", "evaluation"), 3

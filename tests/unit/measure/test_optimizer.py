@@ -13,16 +13,16 @@ from trimaran.graph.types import Graph
 from trimaran.launch.world import World
 from trimaran.measure.calibration.devices import ThreadStreams
 from trimaran.measure.findings import ListKey, Timed
-from trimaran.measure.whole_model import Loader, Updates, WholeModel, choose_lists, make_stage
+from trimaran.measure.whole_model import BatchSupply, UpdateTimer, WholeModel, choose_lists, make_stage
 
 
-def _updates(job: Job) -> tuple[Updates, nn.Module]:
+def _updates(job: Job) -> tuple[UpdateTimer, nn.Module]:
     model = job.model()
     captured = Capture(graph=Graph(name="x", inputs=(), buffers={}, storages={}), model=model, flow=None)
     stage = make_stage(job, captured, World(), "module", "eager")
     clock = ThreadStreams()
-    whole = WholeModel(job, stage, Loader(job, job.dataset(), 4, "cpu"), 4, clock, "cpu")
-    return Updates(job, model, whole, clock), model
+    whole = WholeModel(job, stage, BatchSupply(job, job.dataset(), 4, "cpu"), 4, clock, "cpu")
+    return UpdateTimer(job, model, whole, clock), model
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ import time
 
 import pytest
 
-from trimaran.measure.others import BUSY, Others, Reading, busy_note, others_share, read_spent
+from trimaran.measure.others import BUSY, Others, SpentTime, busy_note, others_share, read_spent
 
 TICK_S = 0.01
 
 
 def test_what_is_not_own_is_others():
     """Of 2 cores over 10 s (20 s) the machine spent 17 s, this program 15 s: 2 / 20."""
-    before = Reading(wall_s=0.0, machine_s=100.0, own_s=5.0)
-    after = Reading(wall_s=10.0, machine_s=117.0, own_s=20.0)
+    before = SpentTime(wall_s=0.0, machine_s=100.0, own_s=5.0)
+    after = SpentTime(wall_s=10.0, machine_s=117.0, own_s=20.0)
 
     assert others_share(before, after, cores=2) == pytest.approx(0.1)
 

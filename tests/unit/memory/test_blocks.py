@@ -10,7 +10,7 @@ from tests.unit.memory.traces import chain
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.trace.types import StepTrace
-from trimaran.memory.blocks import RETURN_S, Room, fit_blocks, plan_blocks
+from trimaran.memory.blocks import RETURN_S, AllocatorRoom, fit_blocks, plan_blocks
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.program.memory import KEEP_ALL
 from trimaran.simulator.allocator import MIB, Settings
@@ -35,10 +35,10 @@ def planned(trace: StepTrace, budget_bytes: int) -> MemoryOutcome:
 def test_what_is_reserved_is_enough_and_no_less_than_live(allocator: Settings, sizes: list[int]) -> None:
     """In the room that a step without end of room reserves, nothing is given back."""
     trace = chain([size * MIB for size in sizes], [1.0] * (len(sizes) - 1))
-    free = fit_blocks(trace, KEEP_ALL, Room(nbytes=1 << 50, settings=allocator))
+    free = fit_blocks(trace, KEEP_ALL, AllocatorRoom(nbytes=1 << 50, settings=allocator))
     assert free.returns == free.failures == 0
     assert free.reserved_bytes >= live_bytes(trace, KEEP_ALL).peak
-    assert fit_blocks(trace, KEEP_ALL, Room(nbytes=free.reserved_bytes, settings=allocator)) == free
+    assert fit_blocks(trace, KEEP_ALL, AllocatorRoom(nbytes=free.reserved_bytes, settings=allocator)) == free
 
 
 @pytest.mark.parametrize("allocator", [Settings(), GROWING], ids=["segments", "growing"])
@@ -47,7 +47,7 @@ def test_what_is_reserved_is_enough_and_no_less_than_live(allocator: Settings, s
 def test_a_plan_in_less_is_taken_where_it_costs_less_than_giving_back(allocator: Settings, share: float) -> None:
     trace = halving()
     budget_bytes = int(share * live_bytes(trace, KEEP_ALL).peak)
-    room = Room(nbytes=budget_bytes, settings=allocator)
+    room = AllocatorRoom(nbytes=budget_bytes, settings=allocator)
     try:
         first = planned(trace, budget_bytes)
     except InfeasibleError:
@@ -64,6 +64,6 @@ def test_a_plan_in_less_is_taken_where_it_costs_less_than_giving_back(allocator:
 
 def test_blocks_that_are_held_beside_the_step_leave_less_room() -> None:
     trace = halving()
-    room = Room(nbytes=live_bytes(trace, KEEP_ALL).peak * 3 // 2, settings=GROWING)
+    room = AllocatorRoom(nbytes=live_bytes(trace, KEEP_ALL).peak * 3 // 2, settings=GROWING)
     assert fit_blocks(trace, KEEP_ALL, room).failures == 0
     assert fit_blocks(trace, KEEP_ALL, replace(room, outside_bytes=room.nbytes // 2)).failures > 0

@@ -19,7 +19,7 @@ def test_the_floor_is_what_the_largest_operation_needs() -> None:
     """
     least = minimum_memory(chain((100, 200, 300), (1.0, 2.0)))
     assert (least.nbytes, least.moment, least.operation) == (800, 6, "aten.op.default")
-    assert [(one.storage, one.nbytes, one.role) for one in least.holders] == [
+    assert [(one.number, one.nbytes, one.role) for one in least.holders] == [
         (3, 300, Role.ACTIVATION),
         (1, 200, Role.ACTIVATION),
         (4, 200, Role.ACTIVATION),

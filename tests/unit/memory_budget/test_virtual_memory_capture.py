@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from trimaran.memory_budget.loop import Tally
+from trimaran.memory_budget.loop import StepFigures
 from trimaran.memory_budget.passes import PassStats
 from trimaran.memory_budget.recording import HookPair
 from trimaran.report.virtual_memory import MemoryReport
@@ -33,7 +33,7 @@ def test_the_pair_keeps_what_is_packed_while_operations_are_captured(capturing: 
 
 def test_the_peak_is_the_largest_of_the_steps_until_plans_change() -> None:
     """A verified step holds more than the plan says, as it compares; it does not count."""
-    tally = Tally()
+    tally = StepFigures()
     for peak_bytes, verified in ((900, True), (500, False), (700, False), (600, False)):
         tally.add(PassStats(verified=verified))
         tally.end_step(recorded=False, peak_bytes=peak_bytes)

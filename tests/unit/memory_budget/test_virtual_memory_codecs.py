@@ -11,7 +11,7 @@ import trimaran
 from trimaran.base.errors import InputError
 from trimaran.measure.offload import CopyRates
 from trimaran.memory_budget import device
-from trimaran.memory_budget.device import Device
+from trimaran.memory_budget.device import LoopDevice
 from trimaran.program.memory import parse_codec
 
 STEPS = 6
@@ -89,4 +89,4 @@ def test_an_unknown_codec_is_refused(codec: str) -> None:
 
 def test_a_codec_on_a_gpu_is_refused() -> None:
     with raises("virtual-memory.codec-on-gpu", InputError, match="trimaran memory --codec"):
-        Device("cuda", 0, parse_codec("sparse"))
+        LoopDevice("cuda", 0, parse_codec("sparse"))

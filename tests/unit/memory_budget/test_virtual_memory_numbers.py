@@ -13,8 +13,8 @@ import trimaran
 from trimaran.base.errors import ExecutionError
 from trimaran.measure.offload import CopyRates
 from trimaran.memory_budget import device
-from trimaran.memory_budget.changing_numbers import Taken, changed
-from trimaran.memory_budget.loop import Tally
+from trimaran.memory_budget.changing_numbers import ForwardArguments, changed
+from trimaran.memory_budget.loop import StepFigures
 from trimaran.memory_budget.options import VERIFY_EVERY
 from trimaran.memory_budget.passes import PassStats
 from trimaran.report.virtual_memory import MemoryReport
@@ -108,8 +108,16 @@ def test_a_number_that_changes_in_each_step_is_in_no_recipe(use: Use) -> None:
 
 def test_numbers_are_compared_from_both_ends() -> None:
     """The second recording has an operation more in the middle."""
-    before = [Taken("a", (1,)), Taken("b", (2,)), Taken("c", (3,))]
-    assert changed(before, [Taken("a", (0,)), Taken("x", (9,)), Taken("b", (2,)), Taken("c", (4,))]) == {0, 3}
+    before = [ForwardArguments("a", (1,)), ForwardArguments("b", (2,)), ForwardArguments("c", (3,))]
+    assert changed(
+        before,
+        [
+            ForwardArguments("a", (0,)),
+            ForwardArguments("x", (9,)),
+            ForwardArguments("b", (2,)),
+            ForwardArguments("c", (4,)),
+        ],
+    ) == {0, 3}
 
 
 def test_a_number_that_shows_nowhere_is_found_by_the_bytes() -> None:
@@ -118,7 +126,7 @@ def test_a_number_that_shows_nowhere_is_found_by_the_bytes() -> None:
 
 
 def test_what_was_not_noticed_for_a_while_is_a_warning() -> None:
-    tally = Tally()
+    tally = StepFigures()
     with pytest.warns(RuntimeWarning, match=f"gradients of up to {VERIFY_EVERY} steps"):
         tally.add(PassStats(planned=True, banned=("1.0 MiB of h.1 by aten.add.Tensor",), unnoticed=True))
     assert "aten.add" in tally.notes[0]

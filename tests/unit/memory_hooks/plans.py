@@ -5,7 +5,7 @@ import numpy as np
 from trimaran.graph.trace.types import StepTrace, TraceStorage
 from trimaran.memory.problem import find_recipes
 from trimaran.pricing.offload_costs import MemoryCosts
-from trimaran.program.memory import Decision, MemoryPlan, MemoryStep, Recipe
+from trimaran.program.memory import Decision, MemoryPlan, MemoryStep, RecomputeRecipe
 from trimaran.program.types import Kind
 
 OFFLOAD, RECOMPUTE, MIXED = "offload", "recompute", "mixed"
@@ -29,7 +29,7 @@ def plan_by_rule(trace: StepTrace, rule: str, *, smallest_bytes: int = 1, held: 
     return plan_of(trace, decisions, recipes)
 
 
-def recipes_of(trace: StepTrace) -> dict[int, Recipe]:
+def recipes_of(trace: StepTrace) -> dict[int, RecomputeRecipe]:
     costs = MemoryCosts(
         durations_s=np.zeros(trace.length),
         to_host_bytes_per_s=1.0,
@@ -40,7 +40,7 @@ def recipes_of(trace: StepTrace) -> dict[int, Recipe]:
     return {number: choices[0] for number, choices in find_recipes(trace, costs).items()}
 
 
-def plan_of(trace: StepTrace, decisions: dict[int, Decision], recipes: dict[int, Recipe]) -> MemoryPlan:
+def plan_of(trace: StepTrace, decisions: dict[int, Decision], recipes: dict[int, RecomputeRecipe]) -> MemoryPlan:
     """Away as early as can be, back at the first use, sources before what is made of them."""
     back = {number: trace.storages[number].unpacks[0] for number in decisions}
     made = [number for number, decision in decisions.items() if decision == Decision.RECOMPUTE]
@@ -78,7 +78,9 @@ def _next_tick(trace: StepTrace, storage: TraceStorage) -> int:
     return min(later, default=trace.unpacks[0].moment)
 
 
-def _depth(number: int, decisions: dict[int, Decision], recipes: dict[int, Recipe], depths: dict[int, int]) -> int:
+def _depth(
+    number: int, decisions: dict[int, Decision], recipes: dict[int, RecomputeRecipe], depths: dict[int, int]
+) -> int:
     if decisions.get(number) != Decision.RECOMPUTE:
         return 0
     if number not in depths:

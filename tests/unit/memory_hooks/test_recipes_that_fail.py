@@ -13,7 +13,7 @@ from trimaran.memory_hooks.arena import HostArena
 from trimaran.memory_hooks.copies import HostEngine
 from trimaran.memory_hooks.recompute import repeat
 from trimaran.memory_hooks.recompute_check import differs
-from trimaran.program.memory import Recipe
+from trimaran.program.memory import RecomputeRecipe
 
 
 def test_a_recipe_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,9 @@ def test_a_recipe_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyPatc
     plan = plan_by_rule(recording.trace, RECOMPUTE)
     bad = plan.moved[-1]
 
-    def off_by_a_bit(recipe: Recipe, sources: Mapping[int, torch.UntypedStorage]) -> Mapping[int, torch.UntypedStorage]:
+    def off_by_a_bit(
+        recipe: RecomputeRecipe, sources: Mapping[int, torch.UntypedStorage]
+    ) -> Mapping[int, torch.UntypedStorage]:
         made = repeat(recording, recipe, sources)
         if recipe.storage == bad:
             made[bad][5] ^= 1

@@ -16,7 +16,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import SolverError
 from trimaran.placement.check import check
-from trimaran.placement.problem import PlacementNode, PlacementProblem, Run, Transfer, Wire
+from trimaran.placement.problem import NodeRun, NodeTransfer, PlacementNode, PlacementProblem, Wire
 
 PROBLEM = PlacementProblem(
     nodes=(
@@ -34,25 +34,25 @@ PROBLEM = PlacementProblem(
     },
 )  # fmt: skip
 RUNS = (
-    Run(node="a", phase="F", device=0, start_s=0, end_s=1),
-    Run(node="b", phase="F", device=0, start_s=1, end_s=4),
-    Run(node="c", phase="F", device=1, start_s=2, end_s=4),
-    Run(node="b", phase="B", device=0, start_s=4, end_s=7),
-    Run(node="c", phase="B", device=1, start_s=4, end_s=6),
-    Run(node="a", phase="B", device=0, start_s=7, end_s=9),
+    NodeRun(node="a", phase="F", device=0, start_s=0, end_s=1),
+    NodeRun(node="b", phase="F", device=0, start_s=1, end_s=4),
+    NodeRun(node="c", phase="F", device=1, start_s=2, end_s=4),
+    NodeRun(node="b", phase="B", device=0, start_s=4, end_s=7),
+    NodeRun(node="c", phase="B", device=1, start_s=4, end_s=6),
+    NodeRun(node="a", phase="B", device=0, start_s=7, end_s=9),
 )
 MOVES = (
-    Transfer(node="a", phase="F", source=0, target=1, start_s=1, end_s=2, links=("0>1",)),
-    Transfer(node="a", phase="B", source=1, target=0, start_s=6, end_s=7, links=("1>0",)),
+    NodeTransfer(node="a", phase="F", source=0, target=1, start_s=1, end_s=2, links=("0>1",)),
+    NodeTransfer(node="a", phase="B", source=1, target=0, start_s=6, end_s=7, links=("1>0",)),
 )
 
 
-def changed(index: int, **fields: object) -> tuple[Run, ...]:
+def changed(index: int, **fields: object) -> tuple[NodeRun, ...]:
     """The schedule with one run changed."""
     return tuple(replace(run, **fields) if at == index else run for at, run in enumerate(RUNS))
 
 
-def moved(index: int, **fields: object) -> tuple[Transfer, ...]:
+def moved(index: int, **fields: object) -> tuple[NodeTransfer, ...]:
     """The transfers with one changed."""
     return tuple(replace(move, **fields) if at == index else move for at, move in enumerate(MOVES))
 
@@ -87,7 +87,7 @@ def test_a_legal_schedule_has_its_makespan_and_peaks() -> None:
     ],
 )
 def test_a_broken_rule_is_told(
-    runs: tuple[Run, ...], moves: tuple[Transfer, ...], code: str, figures: dict[str, Any]
+    runs: tuple[NodeRun, ...], moves: tuple[NodeTransfer, ...], code: str, figures: dict[str, Any]
 ) -> None:
     with raises(code, SolverError, **figures):
         check(PROBLEM, runs, moves)
@@ -112,23 +112,25 @@ def test_two_wires_that_share_a_link_may_not_use_it_at_once() -> None:
         wires=wires,
     )
 
-    def schedule(first: float, second: float) -> tuple[tuple[Run, ...], tuple[Transfer, ...]]:
-        runs = [Run(node="a", phase="F", device=0, start_s=0, end_s=1)]
+    def schedule(first: float, second: float) -> tuple[tuple[NodeRun, ...], tuple[NodeTransfer, ...]]:
+        runs = [NodeRun(node="a", phase="F", device=0, start_s=0, end_s=1)]
         moves = []
         for device, (name, start) in enumerate((("b", first), ("c", second)), start=1):
-            runs.append(Run(node=name, phase="F", device=device, start_s=start + 2, end_s=start + 3))
-            runs.append(Run(node=name, phase="B", device=device, start_s=start + 3, end_s=start + 3))
+            runs.append(NodeRun(node=name, phase="F", device=device, start_s=start + 2, end_s=start + 3))
+            runs.append(NodeRun(node=name, phase="B", device=device, start_s=start + 3, end_s=start + 3))
             out, back = wires[0, device], wires[device, 0]
             moves.append(
-                Transfer(node="a", phase="F", source=0, target=device, start_s=start, end_s=start + 2, links=out.links)
+                NodeTransfer(
+                    node="a", phase="F", source=0, target=device, start_s=start, end_s=start + 2, links=out.links
+                )
             )
             moves.append(
-                Transfer(
+                NodeTransfer(
                     node="a", phase="B", source=device, target=0, start_s=start + 3, end_s=start + 3, links=back.links
                 )
             )
         end = max(first, second) + 3
-        runs.append(Run(node="a", phase="B", device=0, start_s=end, end_s=end))
+        runs.append(NodeRun(node="a", phase="B", device=0, start_s=end, end_s=end))
         return tuple(runs), tuple(moves)
 
     assert check(problem, *schedule(1, 3)).makespan_s == 6

@@ -12,7 +12,7 @@ from trimaran.base.errors import InfeasibleError
 from trimaran.placement import exact, solve
 from trimaran.placement.list_scheduling import list_schedule
 from trimaran.placement.problem import Flat, Placement, PlacementNode, PlacementProblem, Wire, flatten
-from trimaran.placement.schedule import Layout
+from trimaran.placement.schedule import NodeSchedule
 from trimaran.placement.solve import place
 from trimaran.placement.stages import Core, filled_up, put_back, side_nodes, stages, waists, without
 
@@ -231,7 +231,7 @@ def test_a_network_of_one_stage_is_listed_once_when_the_time_is_over(monkeypatch
     """Nothing interrupts a list, so HEFT's is the only one then, and it is not made again for the stage."""
     crossings: list[float] = []
 
-    def noted(flat: Flat, crossing: float) -> Layout:
+    def noted(flat: Flat, crossing: float) -> NodeSchedule:
         crossings.append(crossing)
         return list_schedule(flat, crossing)
 

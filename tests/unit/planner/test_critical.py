@@ -8,7 +8,7 @@ from tests import builders
 from tests.builders import UPDATE_MS, of_gradients, problem
 
 from trimaran.planner.explanation.contrast import Anatomy, binding, dissect
-from trimaran.planner.explanation.critical_path import GROUPS, Part, bottleneck
+from trimaran.planner.explanation.critical_path import GROUPS, TimeClass, bottleneck
 from trimaran.planner.problem import assess
 from trimaran.pricing.types import Between, Cost
 from trimaran.program.strategy import Strategy
@@ -24,21 +24,27 @@ def anatomy(strategy: Strategy) -> Anatomy:
     return dissect(assess(strategy, given), given)
 
 
-def milliseconds(parts: Anatomy) -> dict[Part, float]:
+def milliseconds(parts: Anatomy) -> dict[TimeClass, float]:
     return {part: 1e3 * seconds for part, seconds in parts.parts.items() if seconds}
 
 
 def test_one_device_is_its_serial_sum() -> None:
     """8 samples: forward 8 · (1 + 2 + 1), backward twice that, 1 ms of loading."""
     assert milliseconds(anatomy(builders.strategy())) == pytest.approx(
-        {Part.LOAD: 1.0, Part.FORWARD: 32.0, Part.BACKWARD: 64.0, Part.UPDATE: UPDATE_MS}
+        {TimeClass.LOAD: 1.0, TimeClass.FORWARD: 32.0, TimeClass.BACKWARD: 64.0, TimeClass.UPDATE: UPDATE_MS}
     )
 
 
 def test_an_exchange_after_the_backward_is_exposed() -> None:
     """4 samples a device; the only bucket is complete at the end of the backward, and takes 10 ms."""
     assert milliseconds(anatomy(builders.strategy(dp=2))) == pytest.approx(
-        {Part.LOAD: 0.5, Part.FORWARD: 16.0, Part.BACKWARD: 32.0, Part.EXCHANGE: 10.0, Part.UPDATE: UPDATE_MS}
+        {
+            TimeClass.LOAD: 0.5,
+            TimeClass.FORWARD: 16.0,
+            TimeClass.BACKWARD: 32.0,
+            TimeClass.EXCHANGE: 10.0,
+            TimeClass.UPDATE: UPDATE_MS,
+        }
     )
 
 
@@ -51,12 +57,12 @@ def test_what_the_other_stage_computes_on_the_path_is_the_bubble() -> None:
     pipeline = anatomy(PIPELINE)
     assert milliseconds(pipeline) == pytest.approx(
         {
-            Part.LOAD: 1.0,
-            Part.FORWARD: 24.0,
-            Part.BACKWARD: 48.0,
-            Part.MESSAGES: 4.0,
-            Part.BUBBLE: 12.0,
-            Part.UPDATE: 1.0 + 2 * 0.1 + 48e-3,
+            TimeClass.LOAD: 1.0,
+            TimeClass.FORWARD: 24.0,
+            TimeClass.BACKWARD: 48.0,
+            TimeClass.MESSAGES: 4.0,
+            TimeClass.BUBBLE: 12.0,
+            TimeClass.UPDATE: 1.0 + 2 * 0.1 + 48e-3,
         }
     )
     path = [leg.instruction.id for leg in pipeline.legs if leg.instruction is not None]
@@ -72,9 +78,9 @@ def test_what_transfers_take_from_compute_is_a_class_of_its_own() -> None:
     beside = {"AR": builders.interference(compute=1.5, communication=1.0, source="by hand")}
     given = dataclasses.replace(given, table=dataclasses.replace(given.table, interference=beside))
     parts = milliseconds(dissect(assess(builders.strategy(dp=2, bucket_bytes=1), given), given))
-    assert parts[Part.BACKWARD] == pytest.approx(32.0)
-    assert parts[Part.SLOWED] == pytest.approx(2 * 2.0 / 3)
-    assert parts[Part.EXCHANGE] == pytest.approx(2 * 2.0)
+    assert parts[TimeClass.BACKWARD] == pytest.approx(32.0)
+    assert parts[TimeClass.SLOWED] == pytest.approx(2 * 2.0 / 3)
+    assert parts[TimeClass.EXCHANGE] == pytest.approx(2 * 2.0)
 
 
 def test_the_sentence_names_the_largest_group_and_the_stage() -> None:
@@ -122,7 +128,7 @@ def test_what_lies_between_instructions_is_the_loops_own_on_one_device(strategy:
     given = dataclasses.replace(given, table=table)
     plan = assess(strategy, given)
     parts, instructions = dissect(plan, given).parts, len(plan.program.ranks[0])
-    own, other = (Part.LOOP, Part.AFTER) if strategy.devices == 1 else (Part.AFTER, Part.LOOP)
+    own, other = (TimeClass.LOOP, TimeClass.AFTER) if strategy.devices == 1 else (TimeClass.AFTER, TimeClass.LOOP)
     assert parts[own] == pytest.approx(5e-3 + (instructions - 1) * 1e-3)
     assert not parts[other]
     assert sum(plan.groups_s.values()) == pytest.approx(plan.step_time_s)

@@ -6,7 +6,7 @@ import pytest
 from tests import builders
 from tests.builders import UPDATE_MS, flat, problem, proportional
 
-from trimaran.planner.explanation.critical_path import Part
+from trimaran.planner.explanation.critical_path import TimeClass
 from trimaran.planner.explanation.explain import Explanation, SimulatedCase, explain, read_family
 from trimaran.planner.explanation.what_if import parse_change
 from trimaran.planner.problem import Problem, assess
@@ -34,7 +34,7 @@ def test_why_not_a_pipeline_is_told_by_the_classes_of_its_step() -> None:
         "it saves 10.0 ms of exposed gradient exchange; it needs 288 B instead of 368 B a device."
     )
     assert answer.other is not None
-    difference = {part: answer.other.parts[part] - explained(given).chosen.parts[part] for part in Part}
+    difference = {part: answer.other.parts[part] - explained(given).chosen.parts[part] for part in TimeClass}
     assert sum(difference.values()) == pytest.approx(answer.other.candidate.step_time_s - STEP_MS * 1e-3)
 
 

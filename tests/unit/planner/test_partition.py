@@ -10,7 +10,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Affine, Graph, Op, TensorSpec
-from trimaran.planner.pipeline_stages import Links, partition
+from trimaran.planner.pipeline_stages import StageLinks, partition
 from trimaran.program.lowering.schedules import compute_order, start_times
 from trimaran.program.strategy import Schedule, Strategy
 from trimaran.program.types import Kind
@@ -82,8 +82,8 @@ WIDE = widths(1, 9, 1, 9, 1, 9, 1, 9)
 EVEN = {f"op{number}": 1.0 for number in range(8)}
 
 
-def stages(number: int, schedule: Schedule, *seconds: float) -> Links:
-    return Links(strategy=Strategy(pp=number, microbatches=8, schedule=schedule), seconds=seconds)
+def stages(number: int, schedule: Schedule, *seconds: float) -> StageLinks:
+    return StageLinks(strategy=Strategy(pp=number, microbatches=8, schedule=schedule), seconds=seconds)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from trimaran.graph.behaviour import Behaviour
 from trimaran.planner.bounds import Bound
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.placed_network import Placed
+from trimaran.planner.placed_network import PlacedStrategy
 from trimaran.planner.problem import Problem, lack_of_memory, least
 from trimaran.planner.result import Search
 from trimaran.planner.search import search
@@ -213,9 +213,9 @@ def test_a_placement_that_cannot_be_chosen_is_not_solved(
     """Two replicas take half a step of one device; two branches next to each other save a third of it at most."""
     given = []
 
-    def place_on(strategy: Strategy, problem: Problem) -> Placed:
+    def place_on(strategy: Strategy, problem: Problem) -> PlacedStrategy:
         given.append(problem.time_limit_s)
-        found: Placed = solved(strategy, problem)
+        found: PlacedStrategy = solved(strategy, problem)
         return found
 
     trials = importlib.import_module("trimaran.planner.trials")

@@ -14,7 +14,7 @@ from trimaran.graph.types import Graph, Phase
 from trimaran.memory.minimum import minimum_memory
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.explanation.what_if import changed, parse_change
-from trimaran.planner.memory_plans import Squeeze, least_squeeze, squeeze
+from trimaran.planner.memory_plans import BudgetEffect, least_squeeze, squeeze
 from trimaran.planner.pins import NO_PINS, parse_pins, pins_of_strategy, read_pins
 from trimaran.planner.problem import assess, assess_split, costs_of, effect_of_memory
 from trimaran.planner.result import Search, said_of_codec
@@ -87,7 +87,7 @@ def test_a_codec_shortens_copies_that_do_not_hide() -> None:
     step = traced(bytes_per_s=10 * MIB, repeatable=False)
     budget = peak(step) - 2 * MIB
 
-    def under(codec: str | None, rate: float = 1e12) -> Squeeze:
+    def under(codec: str | None, rate: float = 1e12) -> BudgetEffect:
         rated = dataclasses.replace(step, coding_bytes_per_s={"bf16": rate, "sparse": rate})
         choice = None if codec is None else parse_codec(codec)
         return squeeze(builders.strategy(memory_bytes=budget, codec=choice), rated)

@@ -11,7 +11,7 @@ from tests.raising import raises
 
 import trimaran
 from trimaran import InputError, Loading, Pins
-from trimaran.planner.explanation.critical_path import Part
+from trimaran.planner.explanation.critical_path import TimeClass
 from trimaran.planner.pins import parse_pins
 from trimaran.planning.answer.explained import print_explanation
 from trimaran.planning.answer.results import Planned
@@ -132,7 +132,7 @@ def test_explanations_name_the_input_pipeline_with_its_gain_and_remedies() -> No
     outcome = next(one for one in explained.explanation.outcomes if one.change.what == "load")
     ready_s = _planned(READY).simulated.chosen.step_time_s
     assert outcome.gain == pytest.approx(1.0 - ready_s / chosen.step_time_s, abs=0.01)
-    assert explained.explanation.chosen.parts[Part.LOAD] > 0.5 * chosen.step_time_s
+    assert explained.explanation.chosen.parts[TimeClass.LOAD] > 0.5 * chosen.step_time_s
     assert any("the input pipeline limits the step by the cores of the host" in note for note in planned.notes)
 
 

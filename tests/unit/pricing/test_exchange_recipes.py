@@ -14,7 +14,7 @@ from trimaran.pricing.exchange.frameworks import (
     RECIPES,
     SERVER,
     STAR,
-    Recipe,
+    ExchangeRecipe,
     recipe_of,
 )
 from trimaran.pricing.input_pipeline import LOADERS
@@ -55,7 +55,7 @@ def test_every_recipe_has_a_source() -> None:
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES.values(), STAR, SERVER, BYTEPS], ids=lambda recipe: recipe.name)
-def test_times_of_calls_are_between_ends_with_a_source(recipe: Recipe) -> None:
+def test_times_of_calls_are_between_ends_with_a_source(recipe: ExchangeRecipe) -> None:
     """What source code does not say has two ends; a time of a call without ends would be somebody's guess."""
     known = dict(recipe.unknowns)
     for name in ("call_s", "device_s", "copy_s"):

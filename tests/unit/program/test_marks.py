@@ -8,7 +8,7 @@ from tests.raising import raises
 from trimaran.base.errors import InputError
 from trimaran.program.rules.check import check_program
 from trimaran.program.text import format_program, parse_program
-from trimaran.program.types import Inner, Instruction, Kind, Mark, Point, Program, inner_marks
+from trimaran.program.types import ComputePoint, Inner, Instruction, Kind, Mark, Program, inner_marks
 
 F0 = Mark(name="f0", op="fc1", waits_for="0AR0#f0")
 F1 = Mark(name="f1", op="fc2", waits_for="0AR0#f1")
@@ -132,7 +132,7 @@ def test_the_text_form_has_marks_before_and_after_and_what_they_wait_for() -> No
 
 
 def test_a_collective_that_is_awaited_where_it_starts_has_one_mark() -> None:
-    here, later = Point(op="fc1"), Point(op="fc2", before=True)
+    here, later = ComputePoint(op="fc1"), ComputePoint(op="fc2", before=True)
     one = Inner(label="f0", kind=Kind.ALL_REDUCE, axis="shards", nbytes=8, start=here, wait=here)
     two = Inner(label="u0", kind=Kind.ALL_GATHER, axis="replicas", nbytes=8, start=here, wait=later)
     three = Inner(label="s0", kind=Kind.REDUCE_SCATTER, axis="replicas", nbytes=8, start=here)

@@ -7,10 +7,10 @@ from trimaran.rehearsal.record import (
     Collective,
     End,
     Ending,
+    EventMark,
     Frame,
     Group,
     Issue,
-    Mark,
     Record,
     Step,
     Sync,
@@ -120,7 +120,7 @@ class Maker:
         self.record.events.append(Sync(stream, self.line(line)))
 
     def mark(self, event: int, stream: int) -> None:
-        self.record.events.append(Mark(event, stream))
+        self.record.events.append(EventMark(event, stream))
 
     def await_(self, event: int, stream: int) -> None:
         self.record.events.append(Await(event, stream))

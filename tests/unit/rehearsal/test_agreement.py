@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.rehearsal.made_records import Maker
 
 from trimaran.base.errors import InputError
-from trimaran.rehearsal.agreement import Agreement, Finding, agree
+from trimaran.rehearsal.agreement import AgreementReport, Finding, agree
 from trimaran.rehearsal.calls import ASIDE
 from trimaran.rehearsal.kinds import affordable, choose_ranks, find_axes, represent
 from trimaran.rehearsal.record import Invented, Record, TensorForm
@@ -29,7 +29,7 @@ def ranks_of(world: int, write: Write) -> list[Record]:
     return records
 
 
-def agreement_of(world: int, write: Write, **more) -> Agreement:
+def agreement_of(world: int, write: Write, **more) -> AgreementReport:
     return agree(ranks_of(world, write), **more)
 
 
@@ -37,7 +37,7 @@ def lines_of(finding: Finding) -> set[int]:
     return {frame.line for side in finding.sides for frame in side.lines}
 
 
-def only(answer: Agreement) -> Finding:
+def only(answer: AgreementReport) -> Finding:
     """The one finding."""
     assert len(answer.findings) == 1, [finding.text for finding in answer.findings]
     assert not answer.ok

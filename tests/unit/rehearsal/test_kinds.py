@@ -19,7 +19,7 @@ from trimaran.rehearsal.kinds import (
     represent,
     stand_ins,
 )
-from trimaran.rehearsal.record import Collective, Group, Mark, Record
+from trimaran.rehearsal.record import Collective, EventMark, Group, Record
 
 
 def mesh(sizes: dict[str, int]) -> list[tuple[str, list[tuple[int, ...]]]]:
@@ -91,7 +91,7 @@ def test_where_it_is_affordable_every_stage_has_two_members_of_each_group() -> N
     for stage in range(0, 1024, 64):
         for axis in axes[2:]:
             assert len(chosen & set(axis.group_of(stage))) == 2, (stage, axis.name)
-    dear.events = [Mark(0, 0)] * 200_000
+    dear.events = [EventMark(0, 0)] * 200_000
     assert affordable([dear]) == MOST_RANKS
     assert len(choose_ranks(1024, axes, affordable([dear]))) == 22
     # 30 ranks: those that are always there, and two more at four stages.

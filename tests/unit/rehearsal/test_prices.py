@@ -16,7 +16,7 @@ from trimaran.machine.find import find_machine
 from trimaran.pricing.analytical.layers import PassWork, Product
 from trimaran.pricing.analytical.step_time import step_constants
 from trimaran.pricing.kernels.software import Software
-from trimaran.rehearsal.prices import Calibration, KernelPrice, as_operation, host_seconds, price_kernels
+from trimaran.rehearsal.prices import KernelPrice, RehearsalCalibration, as_operation, host_seconds, price_kernels
 from trimaran.rehearsal.record import Kernel, TensorForm
 from trimaran.rehearsal.time import TODAY
 
@@ -195,7 +195,7 @@ def test_what_starts_no_kernel_costs_nothing(name: str) -> None:
 
 
 def test_a_factor_of_an_operator_goes_before_that_of_its_kind() -> None:
-    table = Calibration(kernels={"aten.mm": 3.0}, kinds={"product": 2.0}, others=5.0, source="example")
+    table = RehearsalCalibration(kernels={"aten.mm": 3.0}, kinds={"product": 2.0}, others=5.0, source="example")
     plain = price(product(2048))
     assert price(product(2048), calibration=table).device_s == pytest.approx(3 * plain.device_s)
     batched = kernel("aten.bmm.default", [form(4, 512, 512)] * 2, [form(4, 512, 512)])

@@ -3,7 +3,7 @@
 from typing import Any
 
 from trimaran.rehearsal.record import Give, Record, Take
-from trimaran.rehearsal.recorder import Recorder
+from trimaran.rehearsal.recorder import ScriptRecorder
 from trimaran.simulator.allocator import Allocator
 
 
@@ -38,7 +38,7 @@ class Interrupted(Allocator):
 def test_blocks_that_are_gone_while_the_pool_answers_are_given_back_afterwards() -> None:
     record = Record(rank=0, world=1, per_node=1, device="h100", memory_bytes=2**30, script=[])
     pool = Interrupted(2**30)
-    recorder = Recorder(record, Nowhere(), pool)  # type: ignore[arg-type]
+    recorder = ScriptRecorder(record, Nowhere(), pool)  # type: ignore[arg-type]
     for block in range(6):
         recorder._blocks[block] = block
         recorder._grant(block, 2**20, 0, "other", 0, 0, "setup")

@@ -15,13 +15,26 @@ from trimaran.pricing.analytical.step_time import step_constants
 from trimaran.pricing.collectives.algorithms import collective_cost, crossing_cost
 from trimaran.pricing.collectives.links import crossing_of
 from trimaran.pricing.exchange.unknowns import INTERFERENCE
-from trimaran.pricing.kernels.corrections import Profile, step_seconds
+from trimaran.pricing.kernels.corrections import KernelProfile, step_seconds
 from trimaran.pricing.kernels.durations import constants
 from trimaran.pricing.kernels.estimate import framework_constant
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.types import Program
-from trimaran.rehearsal.prices import Calibration, Links, host_seconds, price_kernels, read_calibration
-from trimaran.rehearsal.record import Await, End, Event, Issue, Kernel, Mark, Moves, Record, Run, Sync, TensorForm, Wait
+from trimaran.rehearsal.prices import Links, RehearsalCalibration, host_seconds, price_kernels, read_calibration
+from trimaran.rehearsal.record import (
+    Await,
+    End,
+    Event,
+    EventMark,
+    Issue,
+    Kernel,
+    Moves,
+    Record,
+    Run,
+    Sync,
+    TensorForm,
+    Wait,
+)
 from trimaran.rehearsal.time import TODAY, StepTime, calibration_from_profile, step_time
 from trimaran.report.trace import trace_document
 
@@ -101,18 +114,20 @@ def test_a_collective_that_is_not_asynchronous_holds_its_stream() -> None:
 
 def test_streams_overlap_communication_and_share_the_device() -> None:
     side = collective(stream=7, asynchronous=False)
-    beside = timed(steps([Issue(0), *runs(0, 8), Mark(0, 7), Await(0, 0), *runs(1)], side, world=2))
+    beside = timed(steps([Issue(0), *runs(0, 8), EventMark(0, 7), Await(0, 0), *runs(1)], side, world=2))
     alone_s = timed(steps([*runs(0, 8), *runs(1)], world=2)).step.seconds
     blocked = timed(steps([*runs(0, 8), *runs(1), Issue(0), Wait(0, 0)], collective(), world=2)).step.seconds
     assert beside.step.seconds < alone_s + 0.3 * (blocked - alone_s)
-    both = timed(steps([*runs(0, 4), *runs(0, 4, stream=3), Mark(0, 3), Await(0, 0), *runs(1)]))
+    both = timed(steps([*runs(0, 4), *runs(0, 4, stream=3), EventMark(0, 3), Await(0, 0), *runs(1)]))
     one = timed(steps([*runs(0, 8), *runs(1)]))
     assert both.step.seconds == pytest.approx(one.step.seconds, rel=0.02)
 
 
 def test_a_stream_waits_for_an_event_of_another() -> None:
     free = timed(steps([*runs(0, 4), *runs(0, 1, stream=2)]))
-    chained = timed(steps([*runs(0, 4), Mark(5, 0), Await(5, 2), *runs(0, 1, stream=2), Mark(6, 2), Await(6, 0)]))
+    chained = timed(
+        steps([*runs(0, 4), EventMark(5, 0), Await(5, 2), *runs(0, 1, stream=2), EventMark(6, 2), Await(6, 0)])
+    )
     assert chained.step.seconds >= free.step.seconds - 1e-9
     spans = [span for span in chained.timeline if span.stream == "stream 2"]
     before = [span for span in chained.timeline if span.stream == "compute"]
@@ -235,7 +250,7 @@ def test_ranks_that_wait_for_each_other_are_named() -> None:
 
 EVENTS = st.lists(
     st.sampled_from(
-        [*runs(0), *runs(1), *runs(0, 1, stream=2), Issue(0), Wait(0, 0), Mark(0, 2), Await(0, 0), Sync(0, 0),
+        [*runs(0), *runs(1), *runs(0, 1, stream=2), Issue(0), Wait(0, 0), EventMark(0, 2), Await(0, 0), Sync(0, 0),
          Sync(-1, 0)]
     ),
     min_size=1,
@@ -267,7 +282,9 @@ def test_parts_sum_up_and_slower_is_never_faster(events: list[Event]) -> None:
     assert slow.step.seconds >= fast.step.seconds * (1 - 1e-9)
     assert fast.step.low <= fast.step.seconds <= fast.step.high
     assert min(fast.ranks[0].parts.compute_s, fast.parts.launches_s, fast.parts.communication_s) >= 0.0
-    longer = step_time([found], H100, calibration=Calibration(collectives={"all_reduce": 3.0}, source="example"))
+    longer = step_time(
+        [found], H100, calibration=RehearsalCalibration(collectives={"all_reduce": 3.0}, source="example")
+    )
     # A kernel on a stream that nobody waits for runs into the next step, and no step is like the one before yet.
     beside = any(isinstance(event, Run) and event.stream for event in placed)
     assert beside or longer.step.seconds >= fast.step.seconds * (1 - 1e-9)
@@ -296,7 +313,7 @@ def test_a_profile_of_one_device_calibrates_operators_and_their_kinds() -> None:
     add = Kernel("aten.add.Tensor", (TensorForm((2**24,), "float32"),) * 2, (TensorForm((2**24,), "float32"),), {}, 0)
     alike = Kernel("aten.mul.Tensor", add.inputs, add.outputs, {}, 0)
     found = record([*runs(0, 4), *runs(1, 4)], [LARGE, add])
-    profile = Profile(
+    profile = KernelProfile(
         kinds_s={WorkKind.PRODUCT: 8 * alone(LARGE), WorkKind.ELEMENTWISE: 20 * alone(add)},
         step_s=8 * alone(LARGE) + 20 * alone(add),
         steps=1,

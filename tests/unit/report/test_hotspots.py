@@ -9,10 +9,10 @@ from tests.builders import exact, network, table_for
 from trimaran.graph.types import Affine, Graph
 from trimaran.pricing.tables import CostTable
 from trimaran.pricing.types import Cost, OpCost
-from trimaran.report.profile import Grouping, Overhead, Spot, find_spots
+from trimaran.report.profile import Grouping, Hotspot, Overhead, find_spots
 
 
-def spots(graph: Graph, table: CostTable, by: Grouping = "operation", *, batch: int = 8) -> dict[str, Spot]:
+def spots(graph: Graph, table: CostTable, by: Grouping = "operation", *, batch: int = 8) -> dict[str, Hotspot]:
     found, _ = find_spots(graph, table, batch=batch, form="module", by=by)
     return {spot.name: spot for spot in found}
 

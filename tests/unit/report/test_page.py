@@ -10,7 +10,16 @@ from tests.raising import raises
 from tests.unit.report.pages import HOSTILE
 
 from trimaran.base.html import DataTable, escaped, fragment, table_html
-from trimaran.report.page.charts import Axis, Bar, Interval, Limit, Series, bar_chart, curve_chart, interval_chart
+from trimaran.report.page.charts import (
+    Bar,
+    ChartAxis,
+    Interval,
+    LimitLine,
+    Series,
+    bar_chart,
+    curve_chart,
+    interval_chart,
+)
 from trimaran.report.page.layout import (
     MOST_BYTES,
     Absent,
@@ -24,7 +33,7 @@ from trimaran.report.page.layout import (
 )
 from trimaran.report.page.steps import Considered, RankParts, candidates_section, parts_section
 
-AXIS = Axis(title="time [ms]")
+AXIS = ChartAxis(title="time [ms]")
 TABLE = DataTable(columns=("rank", "time [ms]"), rows=[("0", "1.5")])
 CHART = Chart(svg=bar_chart("bars", [Bar(name="0", parts=[1.5])], [("forward", "var(--forward)")], AXIS), table=TABLE)
 
@@ -125,9 +134,9 @@ def test_hostile_names_stay_texts_wherever_they_stand() -> None:
             curve_chart(
                 HOSTILE,
                 [Series(name=HOSTILE, points=[(1, 1), (2, 2)], says=[HOSTILE, HOSTILE])],
-                Axis(title=HOSTILE, label=lambda value: HOSTILE),
+                ChartAxis(title=HOSTILE, label=lambda value: HOSTILE),
                 AXIS,
-                limits=[Limit(name=HOSTILE, at=1.0)],
+                limits=[LimitLine(name=HOSTILE, at=1.0)],
             ),
         )
     )
@@ -211,7 +220,7 @@ def test_many_bars_stand_and_neighbours_that_are_alike_are_one() -> None:
 
 
 def test_a_curve_leaves_out_what_its_axes_cannot_show() -> None:
-    log = Axis(title="x", log=True)
+    log = ChartAxis(title="x", log=True)
     points = [(0.0, 1.0), (1.0, 1.0), (10.0, 10.0), (100.0, -1.0), (float("inf"), 1.0), (10.0, float("nan"))]
     svg = curve_chart("curve", [Series(name="a", points=points, line=False)], log, log)
     assert len([dot for dot in places(svg, "circle") if dot["r"] == 3.5]) == 3  # two points and the legend
@@ -227,7 +236,7 @@ def test_bars_that_cannot_be_drawn_are_not(values: list[float]) -> None:
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("value", [1e-250, 1.0, 1e250])
 def test_one_point_has_a_chart_of_its_own_scale(value: float, log: bool) -> None:
-    svg = curve_chart("curve", [Series(name="a", points=[(value, value)])], Axis(title="x", log=log), AXIS)
+    svg = curve_chart("curve", [Series(name="a", points=[(value, value)])], ChartAxis(title="x", log=log), AXIS)
     dots = [dot for dot in places(svg, "circle") if dot["cy"] > 40]
     assert len(dots) == 1
     assert 60 < dots[0]["cx"] < 560
@@ -241,11 +250,15 @@ def texts(svg: str) -> list[tuple[float, float, str, str]]:
 
 def test_axes_say_what_their_places_do_not() -> None:
     points = [(80.0, 100.0), (90.0, 1000.0)]
-    svg = curve_chart("c", [Series(name="a", points=points)], Axis(title="time [s]"), Axis(title="rate", log=True))
+    svg = curve_chart(
+        "c", [Series(name="a", points=points)], ChartAxis(title="time [s]"), ChartAxis(title="rate", log=True)
+    )
     said = [text for *_, text in texts(svg)]
     assert "time [s], does not begin at 0" in said
     assert "rate, log scale" in said
-    svg = curve_chart("c", [Series(name="a", points=points)], Axis(title="time [s]", zero=True), Axis(title="rate"))
+    svg = curve_chart(
+        "c", [Series(name="a", points=points)], ChartAxis(title="time [s]", zero=True), ChartAxis(title="rate")
+    )
     assert "time [s]" in [text for *_, text in texts(svg)]
 
 
@@ -260,9 +273,9 @@ def test_labels_of_points_cover_neither_each_other_nor_a_point() -> None:
             Series(name="", points=others, line=False),
             Series(name="", points=points, labels=names, line=False, size=7.0),
         ],
-        Axis(title="x"),
-        Axis(title="y"),
-        limits=[Limit(name="most", at=74.5)],
+        ChartAxis(title="x"),
+        ChartAxis(title="y"),
+        limits=[LimitLine(name="most", at=74.5)],
     )
     boxes = [(x, y - 10, x + 6.5 * len(text), y + 2) for x, y, _, text in texts(svg) if text in names]
     assert len(boxes) == 2
@@ -283,8 +296,8 @@ def test_a_label_is_next_to_its_point_among_others() -> None:
             Series(name="", points=[(73.1, 2.7)], labels=["dp32 zero3"], line=False),
             Series(name="", points=[(72.2, 2.95)], labels=["dp32"], line=False, size=7.0),
         ],
-        Axis(title="x"),
-        Axis(title="y"),
+        ChartAxis(title="x"),
+        ChartAxis(title="y"),
     )
     dots = [(dot["cx"], dot["cy"]) for dot in places(svg, "circle")]
     for name, dot in (("dp32 zero3", dots[-2]), ("dp32", dots[-1])):
@@ -296,7 +309,7 @@ def test_a_label_is_next_to_its_point_among_others() -> None:
 def test_a_name_of_a_part_is_whole_at_its_bar() -> None:
     name = "waiting for the host (launches)"
     bars = [Bar(name=name, parts=[1.0]), Bar(name="compute", parts=[2.0])]
-    assert name in [text for *_, text in texts(bar_chart("c", bars, [("time", "red")], Axis(title="t [ms]")))]
+    assert name in [text for *_, text in texts(bar_chart("c", bars, [("time", "red")], ChartAxis(title="t [ms]")))]
 
 
 def cross(first: tuple[float, ...], second: tuple[float, ...]) -> bool:

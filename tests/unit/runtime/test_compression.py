@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimaran.program.gradients import parse_compression
-from trimaran.runtime.communication.compression import Codec, open_codec
+from trimaran.runtime.communication.compression import GradientCodec, open_codec
 
 ROUNDING = ("bf16", "fp16")
 METHODS = (*ROUNDING, "powersgd:1", "powersgd:2")
@@ -18,14 +18,14 @@ UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 """Largest relative error of rounding: half of the distance of two numbers above 1."""
 
 
-def open_codecs(method: str, replicas: int) -> list[Codec]:
+def open_codecs(method: str, replicas: int) -> list[GradientCodec]:
     compression = parse_compression(method)
     assert compression is not None
     return [open_codec(compression, replicas=replicas, seed=3) for _ in range(replicas)]
 
 
 def exchange(
-    codecs: Sequence[Codec], flats: Sequence[torch.Tensor], parameters: Sequence[Sequence[torch.Tensor]]
+    codecs: Sequence[GradientCodec], flats: Sequence[torch.Tensor], parameters: Sequence[Sequence[torch.Tensor]]
 ) -> list[torch.Tensor]:
     """Exchange one bucket between replicas: sums are exact, and rounded once to the dtype of the payload.
 
@@ -46,7 +46,9 @@ def exchange(
             payload.copy_(total)
 
 
-def step(codecs: Sequence[Codec], gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> torch.Tensor:
+def step(
+    codecs: Sequence[GradientCodec], gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
+) -> torch.Tensor:
     """Exchange the gradients of one matrix, one a replica; the sum that arrived."""
     flats = [gradient.clone().view(-1) for gradient in gradients]
     exchange(codecs, flats, [[weight] for weight in weights])

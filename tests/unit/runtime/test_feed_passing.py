@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimaran.runtime.data.worker_transport import (
     LEAST_BYTES,
+    BatchReceiver,
+    BatchSender,
     NoBlock,
     Packed,
-    Receiver,
-    Sender,
     receive_descriptor,
     send_descriptor,
 )
@@ -34,7 +34,7 @@ class Line:
 
     def __init__(self) -> None:
         self.here, self.there = multiprocessing.Pipe()
-        self.receiver, self.sender = Receiver(self.here), Sender(self.there)
+        self.receiver, self.sender = BatchReceiver(self.here), BatchSender(self.there)
 
     def pass_on(self, value: Any, least_bytes: int = 0) -> Any:
         self.sender.send(Packed(value, least_bytes=least_bytes), self.receiver.reserve())

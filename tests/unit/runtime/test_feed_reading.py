@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from trimaran.runtime.data.reading import Drawing, Reading, Request, now, since
+from trimaran.runtime.data.reading import Reading, Request, SeededCalls, now, since
 from trimaran.user_code.randomness import ALL_GENERATORS, find_moved, host_states, restore_host, seed_host
 
 GENERATORS = {
@@ -64,14 +64,14 @@ def test_a_function_that_draws_nothing_is_soon_called_for_all_at_once() -> None:
         calls.append("together")
         return list(items)
 
-    drawing = Drawing()
+    drawing = SeededCalls()
     assert [drawing.call([1, 2], each, together, lambda item: item) for _ in range(2)] == [[1, 2], [1, 2]]
     assert calls == ["each", "each", "together"]
 
 
 def test_one_that_draws_later_is_called_again_with_its_seed() -> None:
     """The third call draws: what it drew unseeded does not count, and what follows goes on as if nothing was drawn."""
-    drawing = Drawing()
+    drawing = SeededCalls()
 
     def draw(item: int) -> float:
         return torch.rand(()).item() if item > 2 else 0.0
@@ -95,7 +95,7 @@ def test_only_generators_that_are_drawn_from_are_seeded(monkeypatch: pytest.Monk
         "trimaran.runtime.data.reading.seed_host",
         lambda seed, which=ALL_GENERATORS: (seeded.append(sorted(which)), seed_host(seed, which)),
     )
-    drawing = Drawing()
+    drawing = SeededCalls()
 
     def draw(item: int) -> float:
         return torch.rand(()).item() + (random.random() if item == 2 else 0.0)

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from trimaran.program.strategy import Feeding
 from trimaran.runtime.data.orders import sample_order
 from trimaran.runtime.data.pipeline import Feed
-from trimaran.runtime.data.prefetch import Loading
+from trimaran.runtime.data.prefetch import LoadingTimes
 
 
 def test_shares_may_be_left_out_and_taken_later() -> None:
@@ -67,7 +67,7 @@ def test_a_microbatch_can_be_had_once_and_not_where_it_is_empty() -> None:
 
 def test_what_a_microbatch_took_is_told() -> None:
     own = feed(job(7, 7), microbatches=3)
-    seen: list[Loading] = []
+    seen: list[LoadingTimes] = []
     own.observe = seen.append
     (share,) = own.shares()
     with raises("share.not-loaded", number=0):

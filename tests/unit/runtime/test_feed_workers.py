@@ -24,7 +24,7 @@ from trimaran.program.strategy import Feeding
 from trimaran.runtime.data.batch_shares import Share
 from trimaran.runtime.data.cache import share_cache
 from trimaran.runtime.data.pipeline import Feed
-from trimaran.runtime.data.prefetch import Loading
+from trimaran.runtime.data.prefetch import LoadingTimes
 
 SAMPLES = 22
 
@@ -167,7 +167,7 @@ def test_what_workers_took_comes_with_the_batch(copies: int, feeds: list[Feed]) 
     It begins while its worker's start, which is taken for it, is still under way.
     """
     feeds.append(feed(Rows(lambda index: time.sleep(0.005)), Feeding(workers=1, copies_ahead=copies)))
-    seen: list[Loading] = []
+    seen: list[LoadingTimes] = []
     feeds[0].observe = seen.append
     start_s = time.perf_counter()
     (share,) = islice(feeds[0].shares(), 1)

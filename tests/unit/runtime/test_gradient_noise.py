@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from trimaran.base.job import Job
-from trimaran.convergence.noise_scale import Observation, estimate_noise_scale
+from trimaran.convergence.noise_scale import StepNorms, estimate_noise_scale
 from trimaran.features.training.session import Session
 from trimaran.graph.capture.capture import capture
 from trimaran.graph.types import Graph
@@ -57,7 +57,7 @@ def samples() -> TensorDataset:
     return TensorDataset(x, torch.zeros(SAMPLES))
 
 
-def train(job: Job, strategy: Strategy, steps: int | None = None, every: int = 1) -> tuple[Observation, ...]:
+def train(job: Job, strategy: Strategy, steps: int | None = None, every: int = 1) -> tuple[StepNorms, ...]:
     """What the steps of an epoch note, on one device."""
     executor = _open(job, strategy, every)
     for share in executor.feed().shares():

@@ -26,10 +26,10 @@ from trimaran.launch.activity import (
     PAUSES,
     STEP,
     Activity,
+    ActivityWatch,
     HangLimits,
     Note,
     Stacks,
-    Watch,
     collective_timeout,
     opened,
     process_state,
@@ -72,7 +72,7 @@ class Ranks:
     def __init__(self, count: int, limits: HangLimits) -> None:
         self.now = 100.0
         self.count = count
-        self.watch = Watch([AT] * count, limits, self.now, self.ask)
+        self.watch = ActivityWatch([AT] * count, limits, self.now, self.ask)
         self.beats: dict[int, Note] = {}
         self.stacks = dict.fromkeys(range(count), COMPUTES)
         self.asked = 0

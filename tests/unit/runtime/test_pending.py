@@ -7,7 +7,7 @@ import torch
 from trimaran.base.timeline import COMMUNICATION, WAIT
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import InFlight
-from trimaran.runtime.record import Recorder
+from trimaran.runtime.record import RunRecorder
 from trimaran.runtime.streams import HostStreams
 
 
@@ -26,7 +26,7 @@ def bucket(label: str) -> Instruction:
 def test_two_pieces_of_one_instruction_are_waited_for_together() -> None:
     """DDP may have one bucket more than the program, under the name of the last one."""
     streams = HostStreams()
-    recorder = Recorder(0, streams, None)
+    recorder = RunRecorder(0, streams, None)
     in_flight = InFlight(0, streams, recorder)
     done: list[str] = []
     for nbytes, name in ((10, "one"), (20, "other")):
@@ -41,7 +41,7 @@ def test_two_pieces_of_one_instruction_are_waited_for_together() -> None:
 def test_rounds_of_one_instruction_are_one_transfer() -> None:
     """Two rounds of 10 and 20 bytes: one transfer of 30, from the start of the first, and a wait for each."""
     streams = HostStreams()
-    recorder = Recorder(0, streams, None)
+    recorder = RunRecorder(0, streams, None)
     in_flight = InFlight(0, streams, recorder)
     done = []
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trimaran.launch.supervise import ALL_ANSWERED, Request
+from trimaran.launch.supervise import ALL_ANSWERED, LaunchRequest
 from trimaran.launch.world import World
 
 
@@ -28,7 +28,7 @@ def test_a_rank_that_cannot_open_it_works_all_the_same(tmp_path: Path) -> None:
     rank = subprocess.Popen(command, pass_fds=[there.fileno()], start_new_session=True)
     there.close()
     work = pickle.dumps((isinstance, (World,), None))
-    request = Request(rank=0, ranks=1, device="cpu", timeout_s=10.0, python_path=None, work=work)
+    request = LaunchRequest(rank=0, ranks=1, device="cpu", timeout_s=10.0, python_path=None, work=work)
     here.send_bytes(pickle.dumps(request))
     assert answer_of(here) == ("result", True)
     here.send_bytes(pickle.dumps((ALL_ANSWERED, None)))

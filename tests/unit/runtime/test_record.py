@@ -1,12 +1,12 @@
 """The record of a run."""
 
 from trimaran.base.timeline import Span
-from trimaran.runtime.record import STEPS_KEPT, Recorder
+from trimaran.runtime.record import STEPS_KEPT, RunRecorder
 from trimaran.runtime.streams import HostStreams
 
 
-def recorder(*, enabled: bool = True) -> Recorder:
-    return Recorder(0, HostStreams(), None, enabled=enabled)
+def recorder(*, enabled: bool = True) -> RunRecorder:
+    return RunRecorder(0, HostStreams(), None, enabled=enabled)
 
 
 def test_spans_carry_instruction_and_step_and_start_at_the_first() -> None:

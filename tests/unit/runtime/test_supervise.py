@@ -18,16 +18,16 @@ from tests.raising import raises
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError
 from trimaran.launch import supervise
-from trimaran.launch.supervise import Request, _ask, _listen, _Rank, _receive, launch
+from trimaran.launch.supervise import LaunchRequest, _ask, _listen, _receive, _StartedRank, launch
 
 
 @contextlib.contextmanager
-def rank_of(command: list[str], folder: Path, number: int = 0) -> Iterator[tuple[_Rank, Connection]]:
+def rank_of(command: list[str], folder: Path, number: int = 0) -> Iterator[tuple[_StartedRank, Connection]]:
     """A rank whose process is a command that does not know the pipe, and the rank's end of that."""
     ours, theirs = Pipe()
     process = subprocess.Popen(command, start_new_session=True)
     try:
-        yield _Rank(number=number, process=process, connection=ours, log=folder / "log"), theirs
+        yield _StartedRank(number=number, process=process, connection=ours, log=folder / "log"), theirs
     finally:
         process.kill()
         process.wait()
@@ -41,10 +41,10 @@ def test_leaving_waits_for_nothing_that_the_interrupted_code_holds(tmp_path: Pat
         import os, signal, subprocess
         from multiprocessing import Pipe
         from pathlib import Path
-        from trimaran.launch.supervise import _leave, _Rank
+        from trimaran.launch.supervise import _leave, _StartedRank
 
         process = subprocess.Popen(["sleep", "60"], start_new_session=True)
-        rank = _Rank(number=0, process=process, connection=Pipe()[0], log=Path("log"))
+        rank = _StartedRank(number=0, process=process, connection=Pipe()[0], log=Path("log"))
 
         def second(number, frame):
             _leave([rank], {str(folder)!r})
@@ -98,7 +98,7 @@ def test_a_rank_that_dies_before_it_is_asked_ends_the_others(tmp_path: Path) -> 
     """The other one is in its work, which has no end without it."""
     with rank_of(["false"], tmp_path) as (dead, its), rank_of(["sleep", "60"], tmp_path, number=1) as (other, _):
         its.close()
-        _ask(dead, Request(rank=0, ranks=2, device="cpu", timeout_s=60.0, python_path=None, work=b""))
+        _ask(dead, LaunchRequest(rank=0, ranks=2, device="cpu", timeout_s=60.0, python_path=None, work=b""))
         began = time.monotonic()
         with pytest.raises(ExecutionError) as raised:
             _listen([dead, other], None, None, None, None, keeps_logs=False)

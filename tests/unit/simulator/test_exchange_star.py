@@ -9,7 +9,7 @@ from trimaran.pricing.collectives.links import fabric_of
 from trimaran.pricing.collectives.parameter_servers import colocated_server_time, separate_server_time
 from trimaran.pricing.exchange.frameworks import SERVER, STAR
 from trimaran.program.gradients import owners_by_size
-from trimaran.simulator.exchange_clock import Ready
+from trimaran.simulator.exchange import ReadyGradient
 from trimaran.simulator.parameter_server import HOST, Path, Servers, Star, exchange_star, star_of
 
 
@@ -33,19 +33,19 @@ SHARED = {ends: f"into {ends[1]}" for ends in APART}
 
 def test_links_of_their_own_let_copies_run_side_by_side() -> None:
     """5 bytes in over two links at once, 5 bytes out: 10 s."""
-    done = exchange_star([Ready(0, 5, 1.0)], star(("gpu0",), links=APART), backward_s=1.0)
+    done = exchange_star([ReadyGradient(0, 5, 1.0)], star(("gpu0",), links=APART), backward_s=1.0)
     assert done.exposed_s == pytest.approx(10.0)
 
 
 def test_a_shared_link_makes_them_wait_for_each_other() -> None:
     """Into the home twice 5 bytes one after another; out to each over its own: 15 s."""
-    done = exchange_star([Ready(0, 5, 1.0)], star(("gpu0",), links=SHARED), backward_s=1.0)
+    done = exchange_star([ReadyGradient(0, 5, 1.0)], star(("gpu0",), links=SHARED), backward_s=1.0)
     assert done.exposed_s == pytest.approx(15.0)
 
 
 def test_two_homes_share_the_work() -> None:
     """One home: in until 5 and 10 s, out until 10 and 15 s. Two: no link carries more than one in and one out, 10 s."""
-    gradients = [Ready(0, 5, 0.0), Ready(1, 5, 0.0)]
+    gradients = [ReadyGradient(0, 5, 0.0), ReadyGradient(1, 5, 0.0)]
     one = exchange_star(gradients, star(("gpu0", "gpu0"), links=APART), backward_s=0.0)
     two = exchange_star(gradients, star(("gpu0", "gpu1"), links=APART), backward_s=0.0)
     assert one.end_s == pytest.approx(15.0)
@@ -53,7 +53,7 @@ def test_two_homes_share_the_work() -> None:
 
 
 def test_what_is_complete_early_is_exchanged_behind_the_backward() -> None:
-    done = exchange_star([Ready(0, 5, 1.0)], star(("gpu0",), links=APART), backward_s=20.0)
+    done = exchange_star([ReadyGradient(0, 5, 1.0)], star(("gpu0",), links=APART), backward_s=20.0)
     assert done.exposed_s == 0.0
     assert done.communication_s == pytest.approx(5.0)  # of the busiest link
 
@@ -88,14 +88,14 @@ def test_servers_over_nodes_come_between_the_sum_and_the_copies_out() -> None:
         star((HOST,), links={(a, HOST): f"{a}>{HOST}" for a in DEVICES} | {(HOST, a): f"{HOST}>{a}" for a in DEVICES}),
         servers=servers(exchange_s=2.0, latency_s=3.0, sum_s=1.0),
     )
-    assert exchange_star([Ready(0, 5, 0.0)], home, backward_s=0.0).end_s == pytest.approx(28.0, rel=1e-6)
+    assert exchange_star([ReadyGradient(0, 5, 0.0)], home, backward_s=0.0).end_s == pytest.approx(28.0, rel=1e-6)
 
 
 def test_a_sum_on_a_device_goes_through_its_host_to_the_servers() -> None:
     """5 bytes in, to the host, back and out: 20 s, and 10 s of the network."""
     links = APART | {("gpu0", HOST): "up", (HOST, "gpu0"): "down"}
     home = dataclasses.replace(star(("gpu0",), links=links), servers=servers(exchange_s=2.0))
-    assert exchange_star([Ready(0, 5, 0.0)], home, backward_s=0.0).end_s == pytest.approx(30.0, rel=1e-6)
+    assert exchange_star([ReadyGradient(0, 5, 0.0)], home, backward_s=0.0).end_s == pytest.approx(30.0, rel=1e-6)
 
 
 @pytest.mark.parametrize("spare", [0, 2, 8])

@@ -16,7 +16,7 @@ from tests.unit.memory.traces import chain
 
 from trimaran.base.timeline import COMPUTE
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
-from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, MemoryStep, Recipe
+from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, MemoryStep, RecomputeRecipe
 from trimaran.program.types import Kind
 from trimaran.simulator.memory import live_bytes, simulate_memory
 
@@ -24,11 +24,11 @@ TRACE = chain((100, 200, 300), (1.0, 2.0))
 COSTS = measured_costs(TRACE, to_host_bytes_per_s=100.0, to_device_bytes_per_s=50.0)
 OFFLOADED = ((3, Kind.OFFLOAD), (4, Kind.RELEASE), (5, Kind.PREFETCH))
 REMADE = ((3, Kind.RELEASE), (5, Kind.RECOMPUTE))
-RECIPE = Recipe(storage=1, ops=(0,), sources=(0,), duration_s=1.0)
+RECIPE = RecomputeRecipe(storage=1, ops=(0,), sources=(0,), duration_s=1.0)
 
 
 def plan(
-    steps: tuple[tuple[int, Kind], ...], decision: Decision = Decision.OFFLOAD, recipe: Recipe = RECIPE
+    steps: tuple[tuple[int, Kind], ...], decision: Decision = Decision.OFFLOAD, recipe: RecomputeRecipe = RECIPE
 ) -> MemoryPlan:
     """A plan that moves storage 1 alone."""
     return MemoryPlan(
@@ -102,7 +102,7 @@ LONG = chain((100, 200, 300, 50), (1.0, 2.0, 4.0))
 """
 
 
-def long_plan(*steps: tuple[int, Kind, int], recipes: dict[int, Recipe]) -> MemoryPlan:
+def long_plan(*steps: tuple[int, Kind, int], recipes: dict[int, RecomputeRecipe]) -> MemoryPlan:
     """A plan that recomputes what has a recipe."""
     return MemoryPlan(
         policy="test",
@@ -116,7 +116,7 @@ def long_plan(*steps: tuple[int, Kind, int], recipes: dict[int, Recipe]) -> Memo
 
 def test_a_long_recipe_holds_what_is_on_its_way_only_while_it_runs() -> None:
     """2 from the input. At moment 7: the input, 1, which is kept, a gradient, and 200 + 300 in the making."""
-    recipe = Recipe(storage=2, ops=(0, 2), sources=(0,), duration_s=3.0)
+    recipe = RecomputeRecipe(storage=2, ops=(0, 2), sources=(0,), duration_s=3.0)
     made = live_bytes(LONG, long_plan((5, Kind.RELEASE, 2), (7, Kind.RECOMPUTE, 2), recipes={2: recipe}))
     kept = live_bytes(LONG, KEEP_ALL)
     assert kept.at[7] == 100 + 200 + 300 + 50
@@ -127,8 +127,8 @@ def test_a_long_recipe_holds_what_is_on_its_way_only_while_it_runs() -> None:
 def test_a_chain_keeps_its_sources_until_their_own_last_use() -> None:
     """At moment 7 first 1 is made, then 2 from it, and 1 stays until b' at 10, as if it had been kept."""
     recipes = {
-        1: Recipe(storage=1, ops=(0,), sources=(0,), duration_s=1.0),
-        2: Recipe(storage=2, ops=(2,), sources=(1,), duration_s=2.0),
+        1: RecomputeRecipe(storage=1, ops=(0,), sources=(0,), duration_s=1.0),
+        2: RecomputeRecipe(storage=2, ops=(2,), sources=(1,), duration_s=2.0),
     }
     steps = ((3, Kind.RELEASE, 1), (5, Kind.RELEASE, 2), (7, Kind.RECOMPUTE, 1), (7, Kind.RECOMPUTE, 2))
     costs = measured_costs(LONG, to_host_bytes_per_s=100.0, to_device_bytes_per_s=50.0)
@@ -140,7 +140,7 @@ def test_a_chain_keeps_its_sources_until_their_own_last_use() -> None:
 
 def test_a_source_stays_until_the_last_recompute_that_reads_it() -> None:
     """1 is needed last at moment 10, and a recompute at 11 reads it. The input and a gradient are there too."""
-    recipe = Recipe(storage=0, ops=(2,), sources=(1,), duration_s=0.0)
+    recipe = RecomputeRecipe(storage=0, ops=(2,), sources=(1,), duration_s=0.0)
     plan_of_0 = long_plan((1, Kind.RELEASE, 0), (11, Kind.RECOMPUTE, 0), recipes={0: recipe})
     live, kept = live_bytes(LONG, plan_of_0), live_bytes(LONG, KEEP_ALL)
     assert kept.at[11] == 100 + 200
@@ -176,17 +176,17 @@ def test_a_source_stays_until_the_last_recompute_that_reads_it() -> None:
         ),
         (plan(REMADE, Decision.KEEP), "memory-step.not-decided", {"match": r"\b1\b", "step": "3:DEL1"}),
         (
-            plan(REMADE, Decision.RECOMPUTE, Recipe(storage=2, ops=(2,), sources=(1,), duration_s=1.0)),
+            plan(REMADE, Decision.RECOMPUTE, RecomputeRecipe(storage=2, ops=(2,), sources=(1,), duration_s=1.0)),
             "memory-step.no-recipe",
             {},
         ),
         (
-            plan(REMADE, Decision.RECOMPUTE, Recipe(storage=1, ops=(6,), sources=(0,), duration_s=1.0)),
+            plan(REMADE, Decision.RECOMPUTE, RecomputeRecipe(storage=1, ops=(6,), sources=(0,), duration_s=1.0)),
             "memory-step.recipe-too-late",
             {"match": "6,"},
         ),
         (
-            plan(REMADE, Decision.RECOMPUTE, Recipe(storage=1, ops=(0,), sources=(3,), duration_s=1.0)),
+            plan(REMADE, Decision.RECOMPUTE, RecomputeRecipe(storage=1, ops=(0,), sources=(3,), duration_s=1.0)),
             "memory-step.source-not-held",
             {"match": r"\b3\b"},
         ),

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from trimaran.base.units import format_bytes, format_count, format_rate, format_seconds
 from trimaran.features.placement import Placed, Stretch, stretches
-from trimaran.placement.problem import Transfer
+from trimaran.placement.problem import NodeTransfer
 from trimaran.program.json_files import to_plain
 from trimaran.report.tables import add_figures, frame_table
 
@@ -99,7 +99,7 @@ def _sent_bytes(placed: Placed) -> list[float]:
     return sent
 
 
-def _nbytes(placed: Placed, move: Transfer) -> float:
+def _nbytes(placed: Placed, move: NodeTransfer) -> float:
     """Size of a tensor or gradient that crosses [bytes]."""
     node = next(node for node in placed.problem.nodes if node.name == move.node)
     return node.nbytes if move.phase == "F" else node.backward_nbytes

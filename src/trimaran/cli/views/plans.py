@@ -28,10 +28,10 @@ from trimaran.report.tables import kind_table, rank_table
 if TYPE_CHECKING:
     # Results of training bring torch, which a plan does not need.
     from trimaran.features.emulation import Emulated
-    from trimaran.features.training.train import Trained
+    from trimaran.features.training.train import FinishedTraining
 
 
-def _trained_sentence(trained: "Trained") -> str:
+def _trained_sentence(trained: "FinishedTraining") -> str:
     """The epochs, the speed and what was learned, and how far the prediction is off."""
     report, comparison = trained.report, trained.report.comparison
     done, before = len(trained.epochs), trained.epochs_before
@@ -50,7 +50,7 @@ def _trained_sentence(trained: "Trained") -> str:
     return f"{', '.join(parts)}.{end}"
 
 
-def print_trained(out: Console, trained: "Trained") -> None:
+def print_trained(out: Console, trained: "FinishedTraining") -> None:
     """Print the epochs, predicted against measured, and where everything is: a page with a verdict as any other."""
     comparison = trained.report.comparison
     out.print()

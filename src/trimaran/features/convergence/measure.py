@@ -28,9 +28,9 @@ from trimaran.convergence.single_run import RateSchedule, predict_b_crit
 from trimaran.convergence.types import CurveTable, Point, oddities
 from trimaran.features.convergence.request import ConvergeRequest
 from trimaran.features.convergence.task import (
-    Target,
+    MetricTarget,
+    PendingRun,
     Task,
-    Work,
     converge_rank,
     prepare_task,
     read_target,
@@ -38,7 +38,7 @@ from trimaran.features.convergence.task import (
     write_target,
 )
 from trimaran.jobs.resolve import JobSource
-from trimaran.measure.convergence.runs import Limits, Run, add_run, find_run, opened, read_runs
+from trimaran.measure.convergence.runs import Limits, TrainingRun, add_run, find_run, opened, read_runs
 from trimaran.report.convergence_runs import ConvergedBatch, ConvergedRun, Convergence, NoiseComparison
 
 _TAKEN = "taken-"
@@ -50,7 +50,7 @@ _LIKELY_CRITICAL = 8.0
 
 def finish_runs(
     task: Task, wanted: Sequence[tuple[int, int]], limits: Limits, *, progress: Progress
-) -> dict[tuple[int, int], Run]:
+) -> dict[tuple[int, int], TrainingRun]:
     """Do what is left of some runs.
 
     Args:
@@ -67,7 +67,7 @@ def finish_runs(
     """
     known = read_runs(task.folder)
 
-    def finished() -> dict[tuple[int, int], Run]:
+    def finished() -> dict[tuple[int, int], TrainingRun]:
         found = {
             key: find_run(known, batch=key[0], seed=key[1], target=limits.target, most=limits.epochs) for key in wanted
         }
@@ -80,7 +80,7 @@ def finish_runs(
     return finished()
 
 
-def order_runs(keys: Iterable[tuple[int, int]], known: Sequence[Run], task: Task) -> list[tuple[int, int]]:
+def order_runs(keys: Iterable[tuple[int, int]], known: Sequence[TrainingRun], task: Task) -> list[tuple[int, int]]:
     """Long runs first, so that no device is left with one at the end.
 
     Args:
@@ -98,7 +98,9 @@ def order_runs(keys: Iterable[tuple[int, int]], known: Sequence[Run], task: Task
     return sorted(keys, key=lambda key: (-seconds(key[0]), key[1]))
 
 
-def _launch(task: Task, works: Sequence[Work], limits: Limits, known: list[Run], progress: Progress, done: int) -> None:
+def _launch(
+    task: Task, works: Sequence[PendingRun], limits: Limits, known: list[TrainingRun], progress: Progress, done: int
+) -> None:
     from trimaran.launch.supervise import launch
 
     total = done + len(works)
@@ -117,7 +119,7 @@ def _launch(task: Task, works: Sequence[Work], limits: Limits, known: list[Run],
 
 
 def _listener(
-    folder: Path, works: Sequence[Work], known: list[Run], progress: Progress, done: int, total: int
+    folder: Path, works: Sequence[PendingRun], known: list[TrainingRun], progress: Progress, done: int, total: int
 ) -> Callable[[int, Mapping[str, Any]], None]:
     ended = done
 
@@ -126,7 +128,7 @@ def _listener(
         work = works[int(event["run"])]
         where = f"batch {work.batch}, seed {work.seed}"
         if "ended" in event:
-            run: Run = from_plain(event["ended"], Run, source="a run")
+            run: TrainingRun = from_plain(event["ended"], TrainingRun, source="a run")
             if run.end != "time":
                 add_run(folder, run)
                 known.append(run)
@@ -146,7 +148,7 @@ _ROUNDS = 20  # of weighing again, most of which change nothing
 
 
 def gather(
-    task: Task, target: Target, runs: Mapping[tuple[int, int], Run], *, repeats: int
+    task: Task, target: MetricTarget, runs: Mapping[tuple[int, int], TrainingRun], *, repeats: int
 ) -> tuple[ConvergedBatch, ...]:
     """Epochs that each batch needed.
 
@@ -164,7 +166,7 @@ def gather(
     return tuple(found)
 
 
-def _row(task: Task, target: Target, run: Run, ways: Mapping[int, RateSchedule]) -> ConvergedRun:
+def _row(task: Task, target: MetricTarget, run: TrainingRun, ways: Mapping[int, RateSchedule]) -> ConvergedRun:
     epochs = run.needed(target.value, most=task.max_epochs)
     noise = run.noise_until(target.value)
     # It may have been trained to a higher target, or further.
@@ -200,7 +202,7 @@ def _or_infinite(value: float | None) -> float:
     return math.inf if value is None else value
 
 
-def table_of(task: Task, target: Target, measured: Sequence[ConvergedBatch]) -> CurveTable:
+def table_of(task: Task, target: MetricTarget, measured: Sequence[ConvergedBatch]) -> CurveTable:
     """The points of the batches that reached the target at least once.
 
     Raises:
@@ -278,7 +280,9 @@ def _median(found: Sequence[tuple[float, int]], weights: Sequence[float]) -> flo
     return found[-1][0]
 
 
-def warnings_of(task: Task, target: Target, measured: Sequence[ConvergedBatch], table: CurveTable) -> tuple[str, ...]:
+def warnings_of(
+    task: Task, target: MetricTarget, measured: Sequence[ConvergedBatch], table: CurveTable
+) -> tuple[str, ...]:
     """Warnings about the points."""
     found = list(task.warnings)
     for one in measured:
@@ -300,7 +304,7 @@ def warnings_of(task: Task, target: Target, measured: Sequence[ConvergedBatch], 
     return (*found, *(text for text in oddities(table) if text not in found))
 
 
-def _never_reached(task: Task, target: Target, measured: Sequence[ConvergedBatch]) -> InfeasibleError:
+def _never_reached(task: Task, target: MetricTarget, measured: Sequence[ConvergedBatch]) -> InfeasibleError:
     runs = [run for one in measured for run in one.runs]
     known = [run for run in runs if run.best is not None]
     if not known:
@@ -400,11 +404,11 @@ def _measure(
     )
 
 
-def _target(task: Task, request: ConvergeRequest, deadline: float | None, progress: Progress) -> Target:
+def _target(task: Task, request: ConvergeRequest, deadline: float | None, progress: Progress) -> MetricTarget:
     if request.target is not None:
-        return Target(value=request.target, source="asked for")
+        return MetricTarget(value=request.target, source="asked for")
     if task.job.target is not None:
-        return Target(value=task.job.target, source="the job's own")
+        return MetricTarget(value=task.job.target, source="the job's own")
     kept = task.folder / "target.json"
     if kept.exists():
         return read_target(kept)
@@ -430,5 +434,5 @@ def _check_output(path: Path) -> None:
     check_writable(path)
 
 
-def _in_order(runs: dict[tuple[int, int], Run]) -> list[Run]:
+def _in_order(runs: dict[tuple[int, int], TrainingRun]) -> list[TrainingRun]:
     return [run for _, run in sorted(runs.items())]

@@ -25,14 +25,14 @@ from trimaran.base.decoding import decode_object, from_plain
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.files import file_name, read_bytes, write_whole
 from trimaran.base.job import Job
-from trimaran.convergence.noise_scale import Observation, as_scaled, estimate_noise_scale
+from trimaran.convergence.noise_scale import StepNorms, as_scaled, estimate_noise_scale
 from trimaran.convergence.single_run import RateSchedule
 from trimaran.features.convergence.request import ConvergeRequest
 from trimaran.graph.types import Graph
 from trimaran.jobs.learning_rate import Recipe, default_rule, digest_of_rule, follow_recipe, rates_of
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.convergence.batches import check_batches, count_microbatches, default_batches
-from trimaran.measure.convergence.runs import Limits, Outcome, Run, Trained, train_to_target
+from trimaran.measure.convergence.runs import Limits, TrainingOutcome, TrainingResult, TrainingRun, train_to_target
 from trimaran.planning.requests import PlanRequest
 from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.lower import lower, lower_evaluation
@@ -51,7 +51,7 @@ _FEWEST_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class PendingRun:
     """A run that is to be done.
 
     Attributes:
@@ -70,7 +70,7 @@ class Work:
 
 
 def converge_rank(
-    world: "World", source: JobSource, works: tuple[Work, ...], recipe: Recipe, limits: Limits, folder: Path
+    world: "World", source: JobSource, works: tuple[PendingRun, ...], recipe: Recipe, limits: Limits, folder: Path
 ) -> None:
     """One device's part; every run that ends is an event with the key "ended".
 
@@ -104,7 +104,9 @@ def converge_rank(
         world.report({"ended": to_plain(run), "run": number})
 
 
-def do_run(job: Any, work: Work, recipe: Recipe, limits: Limits, held_out: Any, world: "World", report: Any) -> Run:
+def do_run(
+    job: Any, work: PendingRun, recipe: Recipe, limits: Limits, held_out: Any, world: "World", report: Any
+) -> TrainingRun:
     """One training.
 
     Args:
@@ -135,12 +137,12 @@ def do_run(job: Any, work: Work, recipe: Recipe, limits: Limits, held_out: Any, 
             noise = noise_of(executor.observations(), outcome, at_records=limits.target is None)
     finally:
         executor.close()
-    trained = {item.name: getattr(outcome, item.name) for item in fields(Trained)}
-    return Run(batch=work.batch, seed=work.seed, noise=noise, **trained)
+    trained = {item.name: getattr(outcome, item.name) for item in fields(TrainingResult)}
+    return TrainingRun(batch=work.batch, seed=work.seed, noise=noise, **trained)
 
 
-def noise_of(observations: Sequence[Observation], outcome: Outcome, *, at_records: bool) -> dict[str, Any] | None:
-    """The noise of the gradients of a run, as `Run.noise` has it.
+def noise_of(observations: Sequence[StepNorms], outcome: TrainingOutcome, *, at_records: bool) -> dict[str, Any] | None:
+    """The noise of the gradients of a run, as `TrainingRun.noise` has it.
 
     Args:
         observations: of its steps
@@ -159,7 +161,7 @@ def noise_of(observations: Sequence[Observation], outcome: Outcome, *, at_record
     return whole | {"until": until}
 
 
-def _noise_document(observations: Sequence[Observation]) -> dict[str, Any] | None:
+def _noise_document(observations: Sequence[StepNorms]) -> dict[str, Any] | None:
     """The noise of gradients, plain; None where too few steps can be used, null where a figure is infinite."""
     usable = [one for one in observations if math.isfinite(one.whole) and math.isfinite(one.pieces)]
     # Where the optimizer scales each element, as Adam does, noise and signal count as it scales them.
@@ -236,7 +238,7 @@ class Task:
             return self.job.seed + number
         return (self.job.seed + number + _SEEDS_APART * batch) % _SEEDS
 
-    def work(self, batch: int, seed: int) -> Work:
+    def work(self, batch: int, seed: int) -> PendingRun:
         """A run of it.
 
         Args:
@@ -245,7 +247,7 @@ class Task:
         """
         strategy = Strategy(microbatches=count_microbatches(batch, fits=self.microbatch))
         program = lower(self.graph, strategy, batch=batch, clip=self.job.clip_norm is not None)
-        return Work(
+        return PendingRun(
             batch=batch,
             seed=seed,
             microbatches=strategy.microbatches,
@@ -382,7 +384,7 @@ SHARE = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class MetricTarget:
     """The target of the runs.
 
     Attributes:
@@ -394,7 +396,7 @@ class Target:
     source: str
 
 
-def rule_of_thumb(runs: Iterable[Run]) -> Target:
+def rule_of_thumb(runs: Iterable[TrainingRun]) -> MetricTarget:
     """A target from runs of the job with its own batch and epochs.
 
     Args:
@@ -415,14 +417,14 @@ def rule_of_thumb(runs: Iterable[Run]) -> Target:
             code="converge.needs-target",
             best_metric=best,
         )
-    return Target(
+    return MetricTarget(
         value=value,
         source=f"{SHARE:.0%} of what the job reaches with its own batch and epochs, {best:.4g} "
         f"({len(found)} {'run' if len(found) == 1 else 'runs'})",
     )
 
 
-def read_target(path: Path) -> Target:
+def read_target(path: Path) -> MetricTarget:
     """A target that was found before.
 
     Args:
@@ -432,7 +434,7 @@ def read_target(path: Path) -> Target:
         CorruptDataError: the file is damaged
     """
     try:
-        found = from_plain(decode_object(read_bytes(path), source=str(path)), Target, source=str(path))
+        found = from_plain(decode_object(read_bytes(path), source=str(path)), MetricTarget, source=str(path))
     except TrimaranError as error:
         raise CorruptDataError(
             f"{error.message}: remove it, and the target is found again from the runs",
@@ -442,7 +444,7 @@ def read_target(path: Path) -> Target:
     return found
 
 
-def write_target(path: Path, target: Target) -> None:
+def write_target(path: Path, target: MetricTarget) -> None:
     """Keep a target.
 
     Args:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.features.crossover.steps import ALONE, Exchanged, Replicas, Workers
-from trimaran.report.crossover import Row, Way, Worker
+from trimaran.report.crossover import Row, TrainingWay, Worker
 
 if TYPE_CHECKING:
     from trimaran.convergence.curve import Curve
@@ -39,7 +39,7 @@ _REACH = math.log(4.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class SamplesToTarget:
     """Samples to the target, or a figure in proportion to them, with a 90 % interval."""
 
     amount: float
@@ -65,7 +65,7 @@ class Demand:
     """
 
     curve: "Curve | None"
-    _known: dict[int, Samples] = field(default_factory=dict)
+    _known: dict[int, SamplesToTarget] = field(default_factory=dict)
 
     @property
     def is_absolute(self) -> bool:
@@ -76,7 +76,7 @@ class Demand:
         per_unit = {"epochs": table.samples_per_epoch, "tokens": table.tokens_per_sample}
         return per_unit.get(table.unit, 1) is not None
 
-    def at(self, batch: int) -> Samples:
+    def at(self, batch: int) -> SamplesToTarget:
         """Samples to the target of a global batch."""
         if batch not in self._known:
             self._known[batch] = self._need(batch)
@@ -102,16 +102,16 @@ class Demand:
         width = (high - low) or 1.0
         return {batch: self.at(batch).leaning(share * (2 * (at - low) / width - 1)) for batch, at in logs.items()}
 
-    def _need(self, batch: int) -> Samples:
+    def _need(self, batch: int) -> SamplesToTarget:
         if self.curve is None:
-            return Samples(1.0, 1.0, 1.0)
+            return SamplesToTarget(1.0, 1.0, 1.0)
         need, table = self.curve.need(batch), self.curve.table
         # What a study projects is what it says; a measured mean is not the last word.
         stated = [point.amount for point in table.points if table.projection and point.global_batch == batch]
         amount = stated[0] if stated else need.amount
         factor = {"epochs": table.samples_per_epoch or 1.0, "tokens": 1.0 / (table.tokens_per_sample or 1.0)}
         scale = factor.get(need.unit, 1.0)
-        return Samples(amount * scale, min(need.low, amount) * scale, max(need.high, amount) * scale)
+        return SamplesToTarget(amount * scale, min(need.low, amount) * scale, max(need.high, amount) * scale)
 
 
 def spread(amount: float, low: float, high: float, normal: Draws) -> Draws:
@@ -192,10 +192,10 @@ class Option:
         speedup = self.speedup_on(links)
         return self.alone_s / speedup + self.exchanges[links].added_s(speedup)
 
-    def way(self, demand: Demand) -> Way:
+    def way(self, demand: Demand) -> TrainingWay:
         """The way with its time."""
         step_s, need = self.step_s(), demand.at(self.global_batch).amount
-        return Way(
+        return TrainingWay(
             devices=self.devices,
             width=self.width,
             local_batch=self.local_batch,
@@ -355,7 +355,7 @@ _NEVER = np.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ComparedRows:
     """Rows, and the first of them in which the hybrid is ahead.
 
     Attributes:
@@ -373,7 +373,7 @@ class Compared:
 
 def compare(
     counts: Sequence[int], data: Sequence[Option], hybrid: Sequence[Option], demand: Demand, *, idle: bool
-) -> Compared:
+) -> ComparedRows:
     """The best of data parallelism and of hybrids on each number of devices.
 
     Args:
@@ -412,7 +412,7 @@ def compare(
             )
         )
     firsts = _firsts(ahead)
-    return Compared(
+    return ComparedRows(
         rows=tuple(rows),
         devices=next((row.devices for row in rows if row.speedup > 1.0), None),
         interval=(

@@ -169,7 +169,7 @@ def _ours(row: Row, rows: Sequence[Row]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class SharedInputs:
     """The inputs that all widths share.
 
     Attributes:
@@ -189,7 +189,7 @@ class Case:
     known: tuple[int, int] | None
 
 
-def cross(case: Case, width: int, basis: Basis) -> Crossing:
+def cross(case: SharedInputs, width: int, basis: Basis) -> Crossing:
     """A width on a basis.
 
     Args:
@@ -232,7 +232,7 @@ def cross(case: Case, width: int, basis: Basis) -> Crossing:
     )
 
 
-def _options(case: Case, counts: Sequence[int], width: int, basis: Basis) -> tuple[Option, ...]:
+def _options(case: SharedInputs, counts: Sequence[int], width: int, basis: Basis) -> tuple[Option, ...]:
     if basis == "paper":
         return fixed_options(counts, width, base=case.base, replicas=case.replicas, workers=case.workers)
     return free_options(
@@ -246,7 +246,7 @@ def _options(case: Case, counts: Sequence[int], width: int, basis: Basis) -> tup
     )
 
 
-def _beyond(case: Case, width: int) -> tuple[int, ...]:
+def _beyond(case: SharedInputs, width: int) -> tuple[int, ...]:
     """Numbers of devices that have no global batch within the curve, as replicas or as workers of a width."""
     if case.known is None:
         return ()
@@ -259,7 +259,7 @@ def _beyond(case: Case, width: int) -> tuple[int, ...]:
     return tuple(count for count in counts_of(case.asked, width) if not (has(count, 1) and has(count, width)))
 
 
-def _check_beyond(case: Case, widths: Sequence[int]) -> Iterator[str]:
+def _check_beyond(case: SharedInputs, widths: Sequence[int]) -> Iterator[str]:
     """What is said of numbers of devices that have no batch within the curve; refused where a width has no others."""
     for width in widths:
         beyond = _beyond(case, width)
@@ -279,7 +279,7 @@ def _check_beyond(case: Case, widths: Sequence[int]) -> Iterator[str]:
 
 
 def _sensitivities(
-    case: Case,
+    case: SharedInputs,
     counts: Sequence[int],
     data: Sequence[Option],
     hybrid: Sequence[Option],
@@ -376,7 +376,7 @@ def find_crossover(
     alone = DataParallelJob(
         reference=job, machine=machine, precision=chosen.name, software=framework, options=options or {}
     )
-    case = Case(
+    case = SharedInputs(
         asked=counts,
         base=base,
         replicas=Replicas(alone),
@@ -413,7 +413,7 @@ def _curve(name: str, reference: str) -> "tuple[Curve, tuple[str, ...]]":
     return curve, check_task(curve, reference)
 
 
-def _used(name: str, case: Case, curve: "Curve", warnings: tuple[str, ...]) -> UsedCurve:
+def _used(name: str, case: SharedInputs, curve: "Curve", warnings: tuple[str, ...]) -> UsedCurve:
     table = curve.table
     # Of paper mode, whose local batch is given.
     beyond = [told for count in case.asked for told in curve.need(case.base * count).warnings]
@@ -428,7 +428,7 @@ def _used(name: str, case: Case, curve: "Curve", warnings: tuple[str, ...]) -> U
     )
 
 
-def _notes(asked: str, cluster: str, case: Case, used: UsedCurve | None) -> tuple[str, ...]:
+def _notes(asked: str, cluster: str, case: SharedInputs, used: UsedCurve | None) -> tuple[str, ...]:
     found = []
     if cluster != asked:
         found.append(f'"{asked}" has fewer devices than were asked for: {cluster} is taken')

@@ -33,7 +33,7 @@ from trimaran.features.diagnose.remedies import (
     surely_loads,
     widened,
 )
-from trimaran.measure.observe.analysis import Findings, analyse, measure_handover
+from trimaran.measure.observe.analysis import TimeFindings, analyse, measure_handover
 from trimaran.measure.observe.injection import load_watch, watched_environment
 from trimaran.measure.observe.records import ProcessRecord, duration_interval, fixed_share, parse_record, read_records
 from trimaran.measure.others import Others
@@ -234,7 +234,7 @@ def _peak(record: ProcessRecord) -> int:
     return peak
 
 
-def _launch_bound(findings: Findings) -> float | None:
+def _launch_bound(findings: TimeFindings) -> float | None:
     if (findings.facts["model"] or {}).get("device") == "cuda":
         return findings.counts["dry"]
     return fixed_share([rank.record for rank in findings.ranks])
@@ -245,7 +245,7 @@ def _noise_lines(noise: float) -> Iterator[str]:
         yield f"Other programs ran: intervals are wider by up to {noise:.0%} of the time on each side for it."
 
 
-def _unseen(findings: Findings) -> Iterator[str]:
+def _unseen(findings: TimeFindings) -> Iterator[str]:
     facts = findings.facts
     model = facts["model"]
     if facts["loader"] is None:

@@ -25,7 +25,7 @@ from typing import TypedDict, TypeVar
 
 from trimaran.base.remedies import Remedy, rank_remedies
 from trimaran.base.units import format_bytes, format_seconds, format_span
-from trimaran.measure.observe.analysis import Findings
+from trimaran.measure.observe.analysis import TimeFindings
 from trimaran.measure.observe.records import (
     Parts,
     ProcessRecord,
@@ -84,12 +84,12 @@ def gain_between(
     return {"predicted_gain": found, "gain_interval": (min(low, found), min(max(high, found), MOST_GAIN))}
 
 
-def _said(findings: Findings, *, script: str, job: str) -> str:
+def _said(findings: TimeFindings, *, script: str, job: str) -> str:
     """What to do, for who can do it."""
     return job if findings.facts.get("samples") else script
 
 
-def gain(findings: Findings, saved: Callable[[Parts], float], *ends: Callable[[Parts], float]) -> Gain:
+def gain(findings: TimeFindings, saved: Callable[[Parts], float], *ends: Callable[[Parts], float]) -> Gain:
     """The gain from what is saved of a step, with its interval.
 
     Args:
@@ -110,7 +110,7 @@ _EVERY = 10
 _NAMED = 2
 
 
-def accumulate(findings: Findings) -> Iterator[Remedy]:
+def accumulate(findings: TimeFindings) -> Iterator[Remedy]:
     """An exchange and an update once in several backwards."""
     if len(findings.ranks) < 2:
         return
@@ -138,7 +138,7 @@ def accumulate(findings: Findings) -> Iterator[Remedy]:
     )
 
 
-def _accumulated(findings: Findings) -> int:
+def _accumulated(findings: TimeFindings) -> int:
     """Backwards of an update. With several optimizers, as those of a GAN, each has one."""
     return 1 if findings.facts["other_optimizers"] else max(1, round(findings.counts["backwards"]))
 
@@ -152,7 +152,7 @@ def _exchanges(mean: Parts) -> bool:
     return mean.exchange > LEAST_GAIN * mean.step_s
 
 
-def halve(findings: Findings) -> Iterator[Remedy]:
+def halve(findings: TimeFindings) -> Iterator[Remedy]:
     """Gradients sent in 16 bits."""
     model = findings.facts["model"] or {}
     ddp = model.get("ddp")
@@ -186,7 +186,7 @@ def halve(findings: Findings) -> Iterator[Remedy]:
     )
 
 
-def seldom(findings: Findings) -> Iterator[Remedy]:
+def seldom(findings: TimeFindings) -> Iterator[Remedy]:
     """Collectives and reads that serve metrics, once in several steps."""
     share = 1 - 1 / _EVERY
     mean = findings.mean
@@ -238,7 +238,7 @@ def seldom(findings: Findings) -> Iterator[Remedy]:
     )
 
 
-def _lines_that_wait(findings: Findings) -> tuple[str, str]:
+def _lines_that_wait(findings: TimeFindings) -> tuple[str, str]:
     """Where most of the waiting of the first rank is, and what that says of its remedy."""
     places = findings.facts.get("places") or []
     total = sum(place["ns"] for place in places)
@@ -250,14 +250,14 @@ def _lines_that_wait(findings: Findings) -> tuple[str, str]:
     return f" Where it waits: {'; '.join(named)}.", settings
 
 
-def _trains_by_collectives(findings: Findings) -> bool:
+def _trains_by_collectives(findings: TimeFindings) -> bool:
     """Whether the collectives of the script are its exchange of parameters or gradients, and not of metrics."""
     model = findings.facts["model"] or {}
     gradients = model.get("gradient_nbytes", 0)
     return bool(model.get("fsdp")) or 0 < gradients <= 2 * findings.counts["collective_nbytes"]
 
 
-def even(findings: Findings) -> Iterator[Remedy]:
+def even(findings: TimeFindings) -> Iterator[Remedy]:
     """The same number of samples on every rank."""
     if findings.uneven_s <= 0:
         return
@@ -279,7 +279,7 @@ def even(findings: Findings) -> Iterator[Remedy]:
     )
 
 
-def weighted(findings: Findings) -> Iterator[Remedy]:
+def weighted(findings: TimeFindings) -> Iterator[Remedy]:
     """Fewer samples on the rank that is slower."""
     if len(findings.ranks) < 2:
         return
@@ -304,7 +304,7 @@ def weighted(findings: Findings) -> Iterator[Remedy]:
 # Remedies for kernels that are too small for what each costs by itself
 
 
-def larger(findings: Findings) -> Iterator[Remedy]:
+def larger(findings: TimeFindings) -> Iterator[Remedy]:
     """A larger batch, for what does not depend on its size."""
     again = findings.first.record.again or {}
     factors: list[int] = again.get("factors", [])
@@ -357,7 +357,7 @@ def _has_room(record: ProcessRecord, factor: int) -> bool:
     return bool(peak + (factor - 1) * max(0, peak - state) <= total)
 
 
-def _in_one_piece(findings: Findings) -> str:
+def _in_one_piece(findings: TimeFindings) -> str:
     """An option of a script that accumulates, which leaves its training as it is."""
     pieces = _accumulated(findings)
     if pieces < 2:
@@ -365,7 +365,7 @@ def _in_one_piece(findings: Findings) -> str:
     return f" It accumulates over {pieces} batches: {pieces} times the batch in one piece leaves the training as it is."
 
 
-def fused(findings: Findings) -> Iterator[Remedy]:
+def fused(findings: TimeFindings) -> Iterator[Remedy]:
     """A fused optimizer."""
     updates = (findings.first.record.again or {}).get("updates") or {}
     if not updates:
@@ -395,7 +395,7 @@ def _of_update(parts: Parts, *, share: float) -> float:
     return max(0.0, 1 - share) * parts.update
 
 
-def compiled(findings: Findings) -> Iterator[Remedy]:
+def compiled(findings: TimeFindings) -> Iterator[Remedy]:
     """A compiled model, for operators that can be fused."""
     again = findings.first.record.again or {}
     if findings.facts["compiled"] or not again.get("pointwise"):
@@ -431,7 +431,7 @@ _ENOUGH = 0.8
 _WORTH = 0.02
 
 
-def workers(findings: Findings, *, handover: Callable[[int], float | None]) -> Iterator[Remedy]:
+def workers(findings: TimeFindings, *, handover: Callable[[int], float | None]) -> Iterator[Remedy]:
     """More worker processes.
 
     Args:
@@ -476,7 +476,7 @@ def workers(findings: Findings, *, handover: Callable[[int], float | None]) -> I
     )
 
 
-def step_with_workers(findings: Findings, workers: int, *, arrives_s: float) -> Callable[[Parts], float]:
+def step_with_workers(findings: TimeFindings, workers: int, *, arrives_s: float) -> Callable[[Parts], float]:
     """What a step becomes with a number of worker processes, from its parts as they are [s].
 
     Args:
@@ -496,14 +496,14 @@ def step_with_workers(findings: Findings, workers: int, *, arrives_s: float) -> 
     return after
 
 
-def _one_batch(findings: Findings) -> float:
+def _one_batch(findings: TimeFindings) -> float:
     """Time that a step's data take to load [s]; workers that are waited for are busy all the time."""
     loader, mean = findings.facts["loader"], findings.mean
     now = loader["workers"]
     return float(loader.get("batch_s") or (now * mean.step_s if now else mean.load))
 
 
-def _loading_computes(findings: Findings) -> bool:
+def _loading_computes(findings: TimeFindings) -> bool:
     """Whether loading takes a processor; what workers of a script do is not seen, and taken to."""
     loader = findings.facts["loader"]
     return findings.first.load_cpu > 0.5 or (loader["workers"] > 0 and not loader.get("batch_s"))
@@ -518,7 +518,7 @@ def _of_workers(*, iterable: bool, known: bool) -> str:
     return text + "."
 
 
-def persistent(findings: Findings) -> Iterator[Remedy]:
+def persistent(findings: TimeFindings) -> Iterator[Remedy]:
     """Workers that are not started anew each epoch."""
     loader = findings.facts["loader"]
     if loader is None or not loader["workers"] or loader["persistent_workers"]:
@@ -535,7 +535,7 @@ def persistent(findings: Findings) -> Iterator[Remedy]:
     )
 
 
-def kept(findings: Findings) -> Iterator[Remedy]:
+def kept(findings: TimeFindings) -> Iterator[Remedy]:
     """Samples of a job that stay in the host's memory after their first read."""
     samples, mean = findings.facts["samples"], findings.mean
     if samples["kept"]:
@@ -567,7 +567,7 @@ def kept(findings: Findings) -> Iterator[Remedy]:
 # Remedies for threads that take the cores from each other
 
 
-def fewer_threads(findings: Findings) -> Iterator[Remedy]:
+def fewer_threads(findings: TimeFindings) -> Iterator[Remedy]:
     """As many threads as there are cores."""
     threads, processes = _threads_here(findings)
     cores = findings.facts["cores"]
@@ -593,7 +593,7 @@ def fewer_threads(findings: Findings) -> Iterator[Remedy]:
     )
 
 
-def _threads_here(findings: Findings) -> tuple[int, int]:
+def _threads_here(findings: TimeFindings) -> tuple[int, int]:
     """Threads of the script on the host of its first rank, and its processes there."""
     here = [rank.record.facts for rank in findings.ranks if rank.record.facts["host"] == findings.facts["host"]]
     return sum(facts.get("threads", 1) for facts in here), len(here)
@@ -614,7 +614,7 @@ UNCLEAR = "not clear"
 _LEAST_QUEUED = 0.1
 
 
-def advise(findings: Findings, *, handover: Callable[[int], float | None]) -> list[Remedy]:
+def advise(findings: TimeFindings, *, handover: Callable[[int], float | None]) -> list[Remedy]:
     """Remedies worth naming, the best first.
 
     Args:
@@ -640,7 +640,7 @@ def advise(findings: Findings, *, handover: Callable[[int], float | None]) -> li
 
 
 def advise_job(
-    findings: Findings, *, handover: Callable[[int], float | None], whole: bool
+    findings: TimeFindings, *, handover: Callable[[int], float | None], whole: bool
 ) -> tuple[list[Remedy], list[Remedy]]:
     """Remedies for a job: those that are sure to be worth it, the surest gain first, and the others by predicted gain.
 
@@ -667,7 +667,7 @@ def name_limiter(remedies: Sequence[Remedy]) -> str:
     return remedies[0].limiter
 
 
-def noise_of(findings: Findings, others: float | None) -> float:
+def noise_of(findings: TimeFindings, others: float | None) -> float:
     """The share of the time that other programs may add to any part of a step [0..1]; 0 on a quiet machine.
 
     Args:
@@ -700,7 +700,7 @@ _SHARED, _LEAST_NOISE = 0.5, 0.05
 
 
 def doubt(
-    findings: Findings,
+    findings: TimeFindings,
     remedies: Sequence[Remedy],
     *,
     handover: Callable[[int], float | None],
@@ -760,7 +760,7 @@ def _best(remedies: Sequence[Remedy], limiter: str) -> float:
     return max((remedy.predicted_gain for remedy in remedies if remedy.limiter == limiter), default=least)
 
 
-def _own_threads(findings: Findings) -> str:
+def _own_threads(findings: TimeFindings) -> str:
     """Advice where the script itself has more threads than there are cores."""
     threads, processes = _threads_here(findings)
     cores = findings.facts["cores"]
@@ -772,7 +772,7 @@ def _own_threads(findings: Findings) -> str:
     )
 
 
-def surely_loads(findings: Findings, *, handover: Callable[[int], float | None]) -> bool:
+def surely_loads(findings: TimeFindings, *, handover: Callable[[int], float | None]) -> bool:
     """Whether loading limits the script, whatever else the machine does.
 
     What a process sleeps while it loads others cannot lengthen by taking processors; they lengthen all other parts. So

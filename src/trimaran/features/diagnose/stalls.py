@@ -27,11 +27,11 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.detect import spare_host_bytes
 from trimaran.machine.types import Allocation
 from trimaran.measure.findings import sample_costs
-from trimaran.measure.observe.analysis import Findings, analyse_steps, measure_handover
+from trimaran.measure.observe.analysis import TimeFindings, analyse_steps, measure_handover
 from trimaran.measure.observe.records import COUNTS, KINDS, ProcessRecord, figure_interval
 from trimaran.measure.stalls.findings import StallFindings, WayFindings, analyse_stalls
 from trimaran.measure.stalls.rank import RankRun
-from trimaran.measure.stalls.steps import CLASSES, Split, Way
+from trimaran.measure.stalls.steps import CLASSES, StepSplit, Way
 from trimaran.memory_budget import planned_memory
 from trimaran.planner.input_pipeline import MEMORY_SHARE, WORKER_BYTES
 from trimaran.planner.pins import MOST_WORKERS
@@ -218,7 +218,7 @@ def report_stalls(task: StallTask, runs: Sequence[RankRun]) -> StallReport:
 _STALLS = tuple(name for name in CLASSES if name not in (COMPUTE, _NO_CLASS))
 
 
-def name_stall(split: Split) -> str:
+def name_stall(split: StepSplit) -> str:
     """The largest class other than compute, where it takes 5 % of the step; else "compute".
 
     Args:
@@ -226,14 +226,14 @@ def name_stall(split: Split) -> str:
 
     Example:
         >>> parts = dict.fromkeys(CLASSES, 0.0)
-        >>> name_stall(Split(**parts | {"compute": 1.0, "fetch": 0.5, "communication": 0.1}))
+        >>> name_stall(StepSplit(**parts | {"compute": 1.0, "fetch": 0.5, "communication": 0.1}))
         'fetch'
     """
     largest = max(_STALLS, key=lambda name: float(getattr(split, name)))
     return largest if getattr(split, largest) >= LIMIT_GAIN * split.step_s else COMPUTE
 
 
-def as_observed(task: StallTask, findings: StallFindings, way: Way, *, memory_bytes: int) -> Findings:
+def as_observed(task: StallTask, findings: StallFindings, way: Way, *, memory_bytes: int) -> TimeFindings:
     """Steps of a job, with the parts of those of a script, and read by the same analysis.
 
     Args:
@@ -373,7 +373,7 @@ def _interval(name: str, found: WayFindings) -> tuple[float, float]:
     return (low if name == _NO_CLASS else min(value, max(0.0, low))), high
 
 
-def _without(split: Split) -> Mapping[str, Without]:
+def _without(split: StepSplit) -> Mapping[str, Without]:
     found = {}
     for name in CLASSES:
         gone_s = getattr(split, name)

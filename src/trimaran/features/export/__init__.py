@@ -6,17 +6,17 @@ from trimaran.base.errors import InputError
 from trimaran.base.files import write_whole
 from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.fitting import TARGETS, check_fits, request_for
-from trimaran.features.export.launching import Launch, check_network, check_target, launch_of
+from trimaran.features.export.launching import ExportLaunch, check_network, check_target, launch_of
 from trimaran.features.export.megatron import to_megatron
 from trimaran.features.export.pytorch import to_pytorch
-from trimaran.features.export.recipe import Exported, Recipe, recipe_of_degrees, recipe_of_plan
+from trimaran.features.export.recipe import Exported, ExportRecipe, recipe_of_degrees, recipe_of_plan
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.jobs.resolve import JobSource
 from trimaran.program.plan_file import Plan, check_plan, read_plan
 
 __all__ = [
+    "ExportLaunch",
     "Exported",
-    "Launch",
     "check_network",
     "check_target_name",
     "export_plan",
@@ -84,7 +84,7 @@ def check_target_name(target: str) -> None:
         )
 
 
-def recipe_of(plan: Plan) -> Recipe:
+def recipe_of(plan: Plan) -> ExportRecipe:
     """A plan in the words of runtimes.
 
     Args:
@@ -115,7 +115,7 @@ def recipe_of(plan: Plan) -> Recipe:
     )
 
 
-def launch_plan(plan: Plan, target: str, *, steps: int) -> Launch:
+def launch_plan(plan: Plan, target: str, *, steps: int) -> ExportLaunch:
     """How the training of a plan is started by another runtime, for a rehearsal.
 
     Args:

@@ -11,7 +11,7 @@ from trimaran.base.units import format_count
 from trimaran.features.export.recipe import (
     SETTINGS,
     Exported,
-    Recipe,
+    ExportRecipe,
     lost_account,
     lost_copies,
     lost_order,
@@ -23,7 +23,7 @@ from trimaran.features.export.recipe import (
 RELEASE = "1.15"
 
 
-def to_accelerate(recipe: Recipe) -> Exported:
+def to_accelerate(recipe: ExportRecipe) -> Exported:
     """The recipe for accelerate.
 
     Args:
@@ -47,7 +47,7 @@ def to_accelerate(recipe: Recipe) -> Exported:
     )
 
 
-def _reasons(recipe: Recipe) -> Iterator[str]:
+def _reasons(recipe: ExportRecipe) -> Iterator[str]:
     if recipe.pp > 1:
         yield f"a pipeline of {recipe.pp} stages: accelerate has none for training (--pp 1)"
     if recipe.ep > 1:
@@ -62,7 +62,7 @@ def _reasons(recipe: Recipe) -> Iterator[str]:
         yield "tensor parallelism with plain replicas: accelerate wants the replicas sharded (--tp 1, or --zero 2)"
 
 
-def _cluster(recipe: Recipe) -> dict[str, object]:
+def _cluster(recipe: ExportRecipe) -> dict[str, object]:
     sharded = recipe.zero >= 2 and recipe.dp > 1
     ranks = recipe.dp * recipe.tp * recipe.cp
     machines, _ = recipe.nodes(ranks)
@@ -97,7 +97,7 @@ def _cluster(recipe: Recipe) -> dict[str, object]:
     return section
 
 
-def _accelerator(recipe: Recipe) -> dict[str, object]:
+def _accelerator(recipe: ExportRecipe) -> dict[str, object]:
     """Settings for the script, because the file has no place for them."""
     section: dict[str, object] = {
         "gradient_accumulation_steps": recipe.microbatches,
@@ -106,7 +106,7 @@ def _accelerator(recipe: Recipe) -> dict[str, object]:
     return section | {"sync_each_batch": True} if scatters_each_time(recipe) else section
 
 
-def scatters_each_time(recipe: Recipe) -> bool:
+def scatters_each_time(recipe: ExportRecipe) -> bool:
     """Whether gradients are scattered at every microbatch; accelerate keeps them whole until the last one by default.
 
     Args:
@@ -115,7 +115,7 @@ def scatters_each_time(recipe: Recipe) -> bool:
     return recipe.microbatches > 1 and recipe.zero >= 2 and recipe.dp > 1
 
 
-def _lost(recipe: Recipe) -> Iterator[str]:
+def _lost(recipe: ExportRecipe) -> Iterator[str]:
     yield from recipe.beyond
     yield from lost_order(recipe)
     yield from lost_account(recipe, "accelerate")
@@ -145,7 +145,7 @@ def _lost(recipe: Recipe) -> Iterator[str]:
         yield f"bucket size: DistributedDataParallelKwargs(bucket_cap_mb={megabytes}) in the script"
 
 
-def _text(recipe: Recipe, section: dict[str, object], lost: tuple[str, ...]) -> str:
+def _text(recipe: ExportRecipe, section: dict[str, object], lost: tuple[str, ...]) -> str:
     lines = [f"# {recipe.job} on {format_count(recipe.devices, 'device')}, for accelerate {RELEASE}."]
     lines += [f"# Not said here: {line}" for line in lost]
     for name, value in section.items():

@@ -15,9 +15,9 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
 from trimaran.planning.analytical import Analytical, decoder_shape, shape_of
 from trimaran.planning.explanation import as_modelled
-from trimaran.planning.requests import Bound, PlanRequest, parse_software
+from trimaran.planning.requests import ExportBinding, PlanRequest, parse_software
 from trimaran.planning.target import Cell
-from trimaran.pricing.analytical.fits_device import Need, need_of, with_buffers
+from trimaran.pricing.analytical.fits_device import MemoryRange, need_of, with_buffers
 from trimaran.pricing.analytical.memory import largest_rank
 from trimaran.pricing.analytical.programs import find_framework
 from trimaran.program.plan_file import Plan
@@ -25,7 +25,7 @@ from trimaran.program.strategy import Degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ExportTarget:
     """A runtime that plans are exported to.
 
     Attributes:
@@ -46,21 +46,21 @@ class Target:
     shards_by_expert: bool = False
 
 
-TARGETS: Mapping[str, Target] = {
-    "torchtitan": Target(
+TARGETS: Mapping[str, ExportTarget] = {
+    "torchtitan": ExportTarget(
         software="torchtitan:2026",
         lacks_with={"layers that predict further tokens": ("pp", "cp"), "tied embeddings": ("pp",)},
         lacks_for_jobs=("placement",),
         pins={"ulysses": False, "etp": 1},
     ),
-    "megatron": Target(lacks_for_jobs=("placement",)),
-    "accelerate": Target(
+    "megatron": ExportTarget(lacks_for_jobs=("placement",)),
+    "accelerate": ExportTarget(
         software="accelerate:2026",
         lacks=("cp", "ep", "pp", "tp"),
         lacks_for_jobs=("placement", "pp", "tp"),
         shards_by_expert=True,
     ),
-    "pytorch": Target(
+    "pytorch": ExportTarget(
         software="fsdp:2026",
         lacks=("cp", "ep"),
         lacks_with={"experts": ("tp",), "tied embeddings": ("pp",)},
@@ -81,7 +81,7 @@ def request_for(reference: str, request: PlanRequest, target: str) -> PlanReques
         InputError: the user asks for what the target lacks
     """
     to, pins = TARGETS[target], request.pins
-    bound = Bound(target=target, asked=request, bind=lambda other: request_for(reference, other, target))
+    bound = ExportBinding(target=target, asked=request, bind=lambda other: request_for(reference, other, target))
     shape = None if request.is_here else shape_of(reference, request)
     lacks, asked = to.lacks_for_jobs, dict[str, Any]()
     if shape is not None:
@@ -165,5 +165,5 @@ def command_for(plan: Plan, target: str) -> str:
     return shlex.join([*words, "--to", target, "-o", "plan.json"])
 
 
-def _words(need: Need) -> str:
+def _words(need: MemoryRange) -> str:
     return f"{format_bytes(need.usual)} ({format_span(*map(format_bytes, (need.least, need.most)))})"

@@ -18,7 +18,7 @@ from trimaran.base.errors import InputError
 from trimaran.features.export.accelerate import RELEASE as ACCELERATE
 from trimaran.features.export.accelerate import scatters_each_time
 from trimaran.features.export.pytorch import network_reasons
-from trimaran.features.export.recipe import ALLOCATOR, Exported, Recipe, render, special_parts, torchrun_ranks
+from trimaran.features.export.recipe import ALLOCATOR, Exported, ExportRecipe, render, special_parts, torchrun_ranks
 from trimaran.features.export.torchtitan import RELEASE as TORCHTITAN
 from trimaran.features.export.torchtitan import knows_network
 from trimaran.pricing.analytical.shapes import TransformerShape, vocabulary_rows
@@ -38,7 +38,7 @@ _MEGATRON = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class ExportLaunch:
     """An export with all that its training needs.
 
     Attributes:
@@ -78,7 +78,7 @@ def check_target(target: str) -> None:
         )
 
 
-def launch_of(recipe: Recipe, exported: Exported, *, steps: int) -> Launch:
+def launch_of(recipe: ExportRecipe, exported: Exported, *, steps: int) -> ExportLaunch:
     """How an export is started.
 
     Args:
@@ -97,13 +97,13 @@ def launch_of(recipe: Recipe, exported: Exported, *, steps: int) -> Launch:
     words = {"ranks": torchrun_ranks(recipe), "file_name": _RUN, "module": _RUN.removesuffix(".py"), "steps": steps}
     arguments: tuple[str, ...] = ("--steps", str(steps))
     if exported.target == "pytorch":
-        return Launch(files=own, script=exported.file_name, arguments=arguments, ranks=recipe.devices)
+        return ExportLaunch(files=own, script=exported.file_name, arguments=arguments, ranks=recipe.devices)
     if exported.target == "torchtitan":
         run = render("torchtitan_run", words | {"release": TORCHTITAN})
-        return Launch(files=own | {_RUN: run}, script=_RUN, arguments=(), ranks=recipe.devices)
+        return ExportLaunch(files=own | {_RUN: run}, script=_RUN, arguments=(), ranks=recipe.devices)
     run = render("accelerate_run", {"train": _TRAIN})
     texts = own | {_RUN: run, _TRAIN: accelerate_script(recipe)}
-    return Launch(files=texts, script=_RUN, arguments=arguments, ranks=recipe.dp)
+    return ExportLaunch(files=texts, script=_RUN, arguments=arguments, ranks=recipe.dp)
 
 
 def check_network(reference: str, shape: TransformerShape | None, target: str) -> None:
@@ -118,7 +118,7 @@ def check_network(reference: str, shape: TransformerShape | None, target: str) -
         InputError: with the reason
     """
     check_target(target)
-    one = Recipe(job=reference, microbatch=1, global_batch_size=1, shape=shape)
+    one = ExportRecipe(job=reference, microbatch=1, global_batch_size=1, shape=shape)
     reasons = [] if shape is None and target == "pytorch" else list(_reasons(one, target))
     if target == "pytorch" and shape is not None:
         reasons += network_reasons(one, shape)
@@ -131,7 +131,7 @@ def _refused(what: str, target: str, reasons: Sequence[str]) -> InputError:
     return InputError(text, code="export.no-rehearsal", target=target)
 
 
-def _reasons(recipe: Recipe, target: str) -> list[str]:
+def _reasons(recipe: ExportRecipe, target: str) -> list[str]:
     """Why the target's own training cannot be started with what is exported."""
     found = []
     if target == "torchtitan" and not knows_network(recipe):
@@ -210,7 +210,7 @@ def transformers_config(shape: TransformerShape) -> TransformersConfig | None:
     return None
 
 
-def accelerate_script(recipe: Recipe) -> str:
+def accelerate_script(recipe: ExportRecipe) -> str:
     """A training script for accelerate, with what the exported file leaves to the script.
 
     Args:

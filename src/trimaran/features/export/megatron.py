@@ -13,7 +13,7 @@ from dataclasses import replace
 from trimaran.base.units import format_count
 from trimaran.features.export.recipe import (
     Exported,
-    Recipe,
+    ExportRecipe,
     lost_copies,
     lost_order,
     refuse,
@@ -50,7 +50,7 @@ _PARTS = frozenset(
 _GRADIENT_BYTES = 4
 
 
-def to_megatron(recipe: Recipe) -> Exported:
+def to_megatron(recipe: ExportRecipe) -> Exported:
     """The recipe for Megatron.
 
     Args:
@@ -83,7 +83,7 @@ def to_megatron(recipe: Recipe) -> Exported:
     )
 
 
-def as_said(recipe: Recipe) -> Recipe:
+def as_said(recipe: ExportRecipe) -> ExportRecipe:
     """What the file says of a recipe.
 
     Args:
@@ -100,7 +100,7 @@ def as_said(recipe: Recipe) -> Recipe:
     )
 
 
-def _reasons(recipe: Recipe) -> Iterator[str]:
+def _reasons(recipe: ExportRecipe) -> Iterator[str]:
     shape = recipe.shape
     if shape is None:
         return
@@ -181,7 +181,7 @@ def _experts(shape: TransformerShape) -> dict[str, object]:
     return section
 
 
-def _model(recipe: Recipe) -> dict[str, object]:
+def _model(recipe: ExportRecipe) -> dict[str, object]:
     section: dict[str, object] = {
         "tensor_model_parallel_size": recipe.tp,
         "pipeline_model_parallel_size": recipe.pp,
@@ -217,19 +217,19 @@ def _model(recipe: Recipe) -> dict[str, object]:
     return section
 
 
-def _modules(recipe: Recipe) -> Mapping[Recomputed, Sequence[str]]:
+def _modules(recipe: ExportRecipe) -> Mapping[Recomputed, Sequence[str]]:
     """Names of what is recomputed, by kind; without those that Megatron has no name for."""
     has_experts = recipe.ep > 1 if recipe.shape is None else recipe.shape.experts is not None
     known = {**_MODULES, **_MODULES_OF_EXPERTS} if has_experts else _MODULES
     return {kind: known[kind] for kind in recipe.recomputed if kind in known}
 
 
-def _stages_before_replicas(recipe: Recipe) -> bool:
+def _stages_before_replicas(recipe: ExportRecipe) -> bool:
     """Whether ranks are in the one other order that Megatron's arguments have."""
     return not recipe.has_order() and recipe.has_order("tp", "cp", "pp", "dp")
 
 
-def _data_parallel(recipe: Recipe) -> dict[str, object]:
+def _data_parallel(recipe: ExportRecipe) -> dict[str, object]:
     section: dict[str, object] = {"overlap_grad_reduce": recipe.dp > 1}
     if recipe.zero:
         section["use_distributed_optimizer"] = True
@@ -243,7 +243,7 @@ def _data_parallel(recipe: Recipe) -> dict[str, object]:
     return section
 
 
-def _optimizer(recipe: Recipe) -> dict[str, object]:
+def _optimizer(recipe: ExportRecipe) -> dict[str, object]:
     """Types of what the optimizer keeps, and where; the precision-aware one keeps the remainders of parameters."""
     state = recipe.optimizer_state
     if state in (None, "fp32") and not recipe.offload:
@@ -258,7 +258,7 @@ def _optimizer(recipe: Recipe) -> dict[str, object]:
     return section
 
 
-def _batch(recipe: Recipe) -> dict[str, object]:
+def _batch(recipe: ExportRecipe) -> dict[str, object]:
     section: dict[str, object] = {
         "micro_batch_size": recipe.microbatch,
         "global_batch_size": recipe.global_batch_size,
@@ -272,7 +272,7 @@ def _batch(recipe: Recipe) -> dict[str, object]:
     return section
 
 
-def _layout(recipe: Recipe) -> str:
+def _layout(recipe: ExportRecipe) -> str:
     """The layers of each stage as Megatron writes them; empty where there are no layers to count."""
     if not recipe.stages or not any(stage.layers for stage in recipe.stages):
         return ""
@@ -284,7 +284,7 @@ def _layout(recipe: Recipe) -> str:
     return "|".join(parts)
 
 
-def _lost(recipe: Recipe) -> Iterator[str]:
+def _lost(recipe: ExportRecipe) -> Iterator[str]:
     yield from recipe.beyond
     if not _stages_before_replicas(recipe):
         yield from lost_order(recipe)
@@ -325,7 +325,7 @@ _WHERE_FALSE = {"grad_reduce_in_fp32": "grad-reduce-in-bf16", "add_bias_linear":
 """Fields that are true unless an option says otherwise."""
 
 
-def _text(recipe: Recipe, sections: Mapping[str, Mapping[str, object]], lost: Sequence[str]) -> str:
+def _text(recipe: ExportRecipe, sections: Mapping[str, Mapping[str, object]], lost: Sequence[str]) -> str:
     lines = [f"# {recipe.job} on {format_count(recipe.devices, 'device')}, for Megatron-LM (Megatron Core {RELEASE})."]
     lines += [f"# Not said here: {line}" for line in lost]
     values = {name: value for section in sections.values() for name, value in section.items()}

@@ -23,8 +23,8 @@ from trimaran.base.units import format_count
 from trimaran.features.export.recipe import (
     SETTINGS,
     Exported,
-    Recipe,
-    Source,
+    ExportRecipe,
+    ScriptSource,
     lost_account,
     refuse,
     render,
@@ -48,7 +48,7 @@ _PARTS = frozenset(
 """Of `special_parts`, those that the script's decoder has."""
 
 
-def to_pytorch(recipe: Recipe) -> Exported:
+def to_pytorch(recipe: ExportRecipe) -> Exported:
     """The recipe as a script.
 
     Args:
@@ -71,7 +71,7 @@ def to_pytorch(recipe: Recipe) -> Exported:
     )
 
 
-def _plan(recipe: Recipe) -> dict[str, object]:
+def _plan(recipe: ExportRecipe) -> dict[str, object]:
     """The degrees in the words of the script's mesh."""
     copies, shard = recipe.copies_of_state() if recipe.zero else (recipe.dp, 1)
     return {
@@ -88,14 +88,14 @@ def _plan(recipe: Recipe) -> dict[str, object]:
     }
 
 
-def _segments(recipe: Recipe) -> tuple[int, ...]:
+def _segments(recipe: ExportRecipe) -> tuple[int, ...]:
     """Layers of each segment; empty where a job's own modules are split."""
     if recipe.shape is None:
         return tuple(stage.layers for stage in recipe.stages)
     return tuple(stage.layers for stage in recipe.stages) or (recipe.shape.layers,)
 
 
-def _reasons(recipe: Recipe) -> Iterator[str]:
+def _reasons(recipe: ExportRecipe) -> Iterator[str]:
     """Why the script cannot train as the plan says."""
     if recipe.shape is not None:
         yield from network_reasons(recipe, recipe.shape)
@@ -132,7 +132,7 @@ def _reasons(recipe: Recipe) -> Iterator[str]:
         )
 
 
-def _reasons_of_job(recipe: Recipe, source: Source) -> Iterator[str]:
+def _reasons_of_job(recipe: ExportRecipe, source: ScriptSource) -> Iterator[str]:
     if source.placed:
         yield "operations are placed on devices one by one, which only Trimaran runs (--forbid placement)"
     if source.in_memory:
@@ -155,7 +155,7 @@ def _reasons_of_job(recipe: Recipe, source: Source) -> Iterator[str]:
         yield "a stage without a whole module: torch splits in front of modules (--pp 1)"
 
 
-def network_reasons(recipe: Recipe, shape: TransformerShape) -> Iterator[str]:
+def network_reasons(recipe: ExportRecipe, shape: TransformerShape) -> Iterator[str]:
     """Why the script's decoder is not a network, in a layout.
 
     Args:
@@ -177,13 +177,13 @@ def network_reasons(recipe: Recipe, shape: TransformerShape) -> Iterator[str]:
         yield "the embedding is also the head, and the first and the last stage would need one copy of it (--pp 1)"
 
 
-def _reasons_of_pipeline(recipe: Recipe) -> Iterator[str]:
+def _reasons_of_pipeline(recipe: ExportRecipe) -> Iterator[str]:
     if recipe.schedule not in _SCHEDULES:
         yield f"schedule {recipe.schedule} is not one of torch's for one segment a stage (--schedule)"
     yield from torch_rounds(recipe)
 
 
-def _lost(recipe: Recipe) -> Iterator[str]:
+def _lost(recipe: ExportRecipe) -> Iterator[str]:
     yield from recipe.beyond
     yield from lost_account(recipe, "pytorch")
     if recipe.shape is not None:
@@ -211,7 +211,7 @@ def _lost(recipe: Recipe) -> Iterator[str]:
             yield f"stage {number}: its boundary splits {', '.join(stage.split)}; torch splits in front of modules"
 
 
-def _text(recipe: Recipe, plan: dict[str, object], lost: tuple[str, ...]) -> str:
+def _text(recipe: ExportRecipe, plan: dict[str, object], lost: tuple[str, ...]) -> str:
     devices = format_count(recipe.devices, "device")
     common = {
         "title": f"{recipe.job} on {devices}, by plain PyTorch {RELEASE}; made by `trimaran export`.",
@@ -237,13 +237,13 @@ def _text(recipe: Recipe, plan: dict[str, object], lost: tuple[str, ...]) -> str
     return render("decoder", common | _of_network(recipe, recipe.shape))
 
 
-def _axes(recipe: Recipe) -> tuple[str, ...]:
+def _axes(recipe: ExportRecipe) -> tuple[str, ...]:
     """Dimensions of the mesh, the one whose neighbours are farthest apart first."""
     names = {"tp": ("tensor",), "pp": ("pipeline",), "dp": ("replicate", "shard")}
     return tuple(name for axis in reversed(recipe.rank_order) for name in names.get(axis, ()))
 
 
-def _of_job(recipe: Recipe) -> dict[str, object]:
+def _of_job(recipe: ExportRecipe) -> dict[str, object]:
     """What the script of a job is told."""
     source = recipe.source
     return {
@@ -258,7 +258,7 @@ def _of_job(recipe: Recipe) -> dict[str, object]:
     }
 
 
-def _of_network(recipe: Recipe, shape: TransformerShape) -> dict[str, object]:
+def _of_network(recipe: ExportRecipe, shape: TransformerShape) -> dict[str, object]:
     """What the script of a decoder is told."""
     with_experts = {layer for layer in range(shape.layers) if shape.has_experts(layer)}
     return {

@@ -56,7 +56,7 @@ Recompute = Literal["none", "selective", "full"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class ExportStage:
     """One segment of a pipeline.
 
     Attributes:
@@ -76,7 +76,7 @@ Form = Literal["input", "inputs", "mapping", "own-loss"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ScriptSource:
     """What a script of the job itself has to know, and what it may not be able to do.
 
     Attributes:
@@ -105,7 +105,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe(Degrees):
+class ExportRecipe(Degrees):
     """Settings of a run, for another runtime.
 
     Attributes:
@@ -128,7 +128,7 @@ class Recipe(Degrees):
 
     job: str
     schedule: Schedule = "1f1b"
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[ExportStage, ...] = ()
     global_batch_size: int
     sequence_length: int | None = None
     precision: Precision = "fp32"
@@ -138,7 +138,7 @@ class Recipe(Degrees):
     compiled: bool = False
     beyond: tuple[str, ...] = ()
     shape: TransformerShape | None = None
-    source: Source | None = None
+    source: ScriptSource | None = None
     planned_for: str = ""
     node: int = NODE
 
@@ -152,8 +152,8 @@ class Recipe(Degrees):
 
         Example:
             >>> one = {"job": "gpt2", "microbatch": 1, "global_batch_size": 16, "dp": 8}
-            >>> Recipe(**one, zero=3).copies_of_state(), Recipe(**one, zero=3, shard_ranks=4).copies_of_state()
-            ((1, 8), (2, 4))
+            >>> [ExportRecipe(**one, zero=3, **more).copies_of_state() for more in ({}, {"shard_ranks": 4})]
+            [(1, 8), (2, 4)]
         """
         copies = self.dp * self.cp // self.state_ranks
         return (copies, self.dp // copies) if self.dp % copies == 0 else (1, self.dp)
@@ -166,7 +166,7 @@ class Recipe(Degrees):
         return mine == other
 
 
-def lost_order(recipe: Recipe) -> Iterator[str]:
+def lost_order(recipe: ExportRecipe) -> Iterator[str]:
     """What is said of another order of ranks than the usual one to a runtime that has no other.
 
     Args:
@@ -177,7 +177,7 @@ def lost_order(recipe: Recipe) -> Iterator[str]:
         yield f"ranks by {order}: the runtime has them by {usual}; start ranks on other devices, by a rank file"
 
 
-def lost_copies(recipe: Recipe) -> Iterator[str]:
+def lost_copies(recipe: ExportRecipe) -> Iterator[str]:
     """What is said of copies of sharded state to a runtime whose file shards it over all replicas.
 
     Args:
@@ -187,7 +187,7 @@ def lost_copies(recipe: Recipe) -> Iterator[str]:
         yield f"sharded state copied every {recipe.shard_ranks} ranks (HSDP): the file shards it over all replicas"
 
 
-def torch_rounds(recipe: Recipe) -> Iterator[str]:
+def torch_rounds(recipe: ExportRecipe) -> Iterator[str]:
     """Why torch's interleaved schedule does not alternate between chunks as the plan does: its rounds are equal.
 
     Args:
@@ -204,7 +204,7 @@ def torch_rounds(recipe: Recipe) -> Iterator[str]:
             yield f"torch interleaves by groups of {recipe.microbatches // rounds} here, not of {group}"
 
 
-def lost_account(recipe: Recipe, target: str) -> Iterator[str]:
+def lost_account(recipe: ExportRecipe, target: str) -> Iterator[str]:
     """What is said to a runtime of PyTorch's modules of a plan whose time is that of other software.
 
     Args:
@@ -215,7 +215,7 @@ def lost_account(recipe: Recipe, target: str) -> Iterator[str]:
         yield f"time: the plan's is that of {recipe.planned_for}, which launches fewer kernels: plan with --to {target}"
 
 
-def refuse(recipe: Recipe, target: str, reasons: Iterable[str]) -> None:
+def refuse(recipe: ExportRecipe, target: str, reasons: Iterable[str]) -> None:
     """Refuse a plan that a target cannot run.
 
     Args:
@@ -274,7 +274,7 @@ def special_parts(shape: TransformerShape) -> tuple[str, ...]:
     return tuple(name for name, is_there in has.items() if is_there)
 
 
-def sharded_by_fsdp2(recipe: Recipe) -> Recipe:
+def sharded_by_fsdp2(recipe: ExportRecipe) -> ExportRecipe:
     """What runs in place of a plan where states are sharded whole by FSDP2, or not at all, and optimizers are AdamW.
 
     ZeRO-1 becomes ZeRO-2, which needs no more memory: FSDP2 scatters gradients at each microbatch.
@@ -292,7 +292,7 @@ def sharded_by_fsdp2(recipe: Recipe) -> Recipe:
     )
 
 
-def lost_to_fsdp2(recipe: Recipe, target: str) -> Iterator[str]:
+def lost_to_fsdp2(recipe: ExportRecipe, target: str) -> Iterator[str]:
     """What of a plan `sharded_by_fsdp2` changes.
 
     Args:
@@ -331,7 +331,7 @@ SETTINGS = f"PYTORCH_ALLOC_CONF={ALLOCATOR}"
 """What commands are started with."""
 
 
-def torchrun_ranks(recipe: Recipe) -> str:
+def torchrun_ranks(recipe: ExportRecipe) -> str:
     """How many ranks torchrun is told to start.
 
     Args:
@@ -403,7 +403,7 @@ def recipe_of_plan(
     callbacks: tuple[str, ...] = (),
     drop_last: bool = True,
     follows_metric: bool = False,
-) -> Recipe:
+) -> ExportRecipe:
     """The recipe of a plan.
 
     Args:
@@ -429,7 +429,7 @@ def recipe_of_plan(
         )
     strategy, batch = plan.strategy, plan.premises.global_batch_size
     placed = bool(strategy.parts)
-    return Recipe(
+    return ExportRecipe(
         job=plan.job,
         dp=strategy.dp,
         tp=strategy.tp,
@@ -450,7 +450,7 @@ def recipe_of_plan(
         compiled=strategy.execution == "compiled",
         node=_node_of(plan.premises),
         beyond=tuple(_beyond_of_plan(strategy)),
-        source=Source(
+        source=ScriptSource(
             form="own-loss" if own_loss else _form(graph),
             layers=_layers(graph),
             tied="" if placed or strategy.pp == 1 else _tied(segment_ops(graph, strategy)),
@@ -491,7 +491,7 @@ def _tied(parts: Sequence[Sequence[Op]]) -> str:
     return ""
 
 
-def stages_of(graph: Graph, parts: Sequence[Sequence[Op]]) -> tuple[Stage, ...]:
+def stages_of(graph: Graph, parts: Sequence[Sequence[Op]]) -> tuple[ExportStage, ...]:
     """The units of each segment of a chain.
 
     Args:
@@ -512,7 +512,7 @@ def stages_of(graph: Graph, parts: Sequence[Sequence[Op]]) -> tuple[Stage, ...]:
     lists = Counter(unit.rpartition(".")[0] for unit in work if unit.rpartition(".")[2].isdigit())
     repeated = lists.most_common(1)[0][0] if lists else None
     return tuple(
-        Stage(
+        ExportStage(
             modules=tuple(unit for unit in work if owner[unit] == number),
             layers=sum(_is_layer(unit, repeated) for unit in work if owner[unit] == number),
             split=tuple(unit for unit, found in work.items() if number in found and len(found) > 1),
@@ -587,7 +587,7 @@ _PRICED_ALONE: frozenset[Schedule] = frozenset({"zero-bubble", "dualpipe", "dual
 """Schedules of the analytical model that are neither 1F1B nor interleaved."""
 
 
-def recipe_of_degrees(plan: Plan) -> Recipe:
+def recipe_of_degrees(plan: Plan) -> ExportRecipe:
     """What a plan of the analytical model says, in the words of other runtimes.
 
     Args:
@@ -615,10 +615,10 @@ def recipe_of_degrees(plan: Plan) -> Recipe:
     fields["optimizer_state"] = strategy.optimizer_state or premises.optimizer_state or None
     if strategy.schedule not in _PRICED_ALONE:
         fields["schedule"] = "interleaved" if strategy.chunks > 1 else "1f1b"
-    return Recipe(
+    return ExportRecipe(
         job=plan.job,
         **fields,
-        stages=tuple(Stage(modules=(), layers=count) for count in layers) if strategy.pp > 1 else (),
+        stages=tuple(ExportStage(modules=(), layers=count) for count in layers) if strategy.pp > 1 else (),
         global_batch_size=premises.global_batch_size,
         sequence_length=premises.sequence_length,
         precision="bf16" if precision == "fp8" else precision,

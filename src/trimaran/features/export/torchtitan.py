@@ -23,7 +23,7 @@ from trimaran.base.units import format_count
 from trimaran.features.export.recipe import (
     SETTINGS,
     Exported,
-    Recipe,
+    ExportRecipe,
     lost_account,
     lost_copies,
     lost_order,
@@ -89,7 +89,7 @@ _NO_CLIPPING = 1e30
 """torchtitan always clips, by default to a norm of 1."""
 
 
-def knows_network(recipe: Recipe) -> bool:
+def knows_network(recipe: ExportRecipe) -> bool:
     """Whether the exported file is a whole configuration.
 
     Args:
@@ -98,7 +98,7 @@ def knows_network(recipe: Recipe) -> bool:
     return _network(recipe) is not None or (recipe.shape is not None and not _lacking(recipe.shape))
 
 
-def _network(recipe: Recipe) -> tuple[str, str, str] | None:
+def _network(recipe: ExportRecipe) -> tuple[str, str, str] | None:
     published = find_published(recipe.job)
     return _NETWORKS.get(canonical_network(recipe.job) or (published.name if published else ""))
 
@@ -108,7 +108,7 @@ def _lacking(shape: TransformerShape) -> tuple[str, ...]:
     return tuple(part for part in special_parts(shape) if part not in _PARTS)
 
 
-def to_torchtitan(recipe: Recipe) -> Exported:
+def to_torchtitan(recipe: ExportRecipe) -> Exported:
     """The recipe for torchtitan.
 
     Args:
@@ -132,7 +132,7 @@ def to_torchtitan(recipe: Recipe) -> Exported:
     )
 
 
-def as_said(recipe: Recipe) -> Recipe:
+def as_said(recipe: ExportRecipe) -> ExportRecipe:
     """What the file says of a recipe.
 
     Args:
@@ -149,7 +149,7 @@ def as_said(recipe: Recipe) -> Recipe:
     )
 
 
-def _reasons(recipe: Recipe) -> Iterator[str]:
+def _reasons(recipe: ExportRecipe) -> Iterator[str]:
     shape = recipe.shape
     if shape is not None and not knows_network(recipe):
         yield f"its network is none of torchtitan's, which have no {', no '.join(_lacking(shape))}"
@@ -163,14 +163,14 @@ def _reasons(recipe: Recipe) -> Iterator[str]:
         yield f"experts over {said.ep} ranks, which do not divide the {ranks} that share a copy of the state (--ep)"
 
 
-def _next(recipe: Recipe) -> str:
+def _next(recipe: ExportRecipe) -> str:
     if not knows_network(recipe):
         return "import the sections in a config_registry function, and pass them to Trainer.Config"
     start = f"{SETTINGS} torchrun {torchrun_ranks(recipe)} -m torchtitan.train"
     return f"{start} --module trimaran_torchtitan --config trainer"
 
 
-def _training(recipe: Recipe) -> dict[str, object]:
+def _training(recipe: ExportRecipe) -> dict[str, object]:
     accumulated = 1 if recipe.pp == 1 else recipe.microbatches
     section: dict[str, object] = {
         # A pipeline's microbatches are parts of the local batch; without one, accumulation follows from the global one.
@@ -190,7 +190,7 @@ def _training(recipe: Recipe) -> dict[str, object]:
     return section
 
 
-def _parallelism(recipe: Recipe) -> dict[str, object]:
+def _parallelism(recipe: ExportRecipe) -> dict[str, object]:
     sharded = recipe.zero >= 2
     copies, shared = recipe.copies_of_state()
     section: dict[str, object] = {
@@ -215,7 +215,7 @@ def _parallelism(recipe: Recipe) -> dict[str, object]:
     return section
 
 
-def _stages(recipe: Recipe) -> list[list[str]]:
+def _stages(recipe: ExportRecipe) -> list[list[str]]:
     """The modules of each stage; where the plan only counts layers, under the names of torchtitan's own decoders."""
     if any(stage.modules for stage in recipe.stages):
         return [list(stage.modules) for stage in recipe.stages]
@@ -229,11 +229,11 @@ def _stages(recipe: Recipe) -> list[list[str]]:
     return named
 
 
-def _compile(recipe: Recipe) -> dict[str, object]:
+def _compile(recipe: ExportRecipe) -> dict[str, object]:
     return {"enable": recipe.compiled}
 
 
-def _lost(recipe: Recipe) -> Iterator[str]:
+def _lost(recipe: ExportRecipe) -> Iterator[str]:
     yield from recipe.beyond
     yield from lost_order(recipe)
     yield from lost_account(recipe, "torchtitan")
@@ -274,7 +274,7 @@ def _lost(recipe: Recipe) -> Iterator[str]:
         yield f"bucket size {recipe.bucket_bytes} bytes: torchtitan takes torch's own"
 
 
-def _text(recipe: Recipe, sections: dict[str, dict[str, object]], lost: tuple[str, ...]) -> str:
+def _text(recipe: ExportRecipe, sections: dict[str, dict[str, object]], lost: tuple[str, ...]) -> str:
     devices, whole = format_count(recipe.devices, "device"), knows_network(recipe)
     lines = [
         f'"""{recipe.job} on {devices}, for torchtitan {RELEASE}; made by `trimaran export`.',
@@ -297,7 +297,7 @@ def _text(recipe: Recipe, sections: dict[str, dict[str, object]], lost: tuple[st
     return "\n".join(lines) + "\n"
 
 
-def _imports(recipe: Recipe) -> list[str]:
+def _imports(recipe: ExportRecipe) -> list[str]:
     network = _network(recipe)
     lines = [f"from torchtitan.config import {', '.join(sorted(_CLASSES.values()))}"]
     if recipe.recompute in _POLICIES:
@@ -328,7 +328,7 @@ def _imports(recipe: Recipe) -> list[str]:
     return sorted(lines)
 
 
-def _trainer(recipe: Recipe) -> list[str]:
+def _trainer(recipe: ExportRecipe) -> list[str]:
     """The function of the file that makes the whole configuration."""
     network, spec, vocabulary = _network(recipe), [], "decoder_vocab_size(spec)"
     assets = recipe.job.replace(":", "-")

@@ -43,7 +43,7 @@ from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
 from trimaran.memory_budget.options import Budget, parse_budget
 from trimaran.memory_hooks.splitting import Split
-from trimaran.planning.analytical import planned_by_shape
+from trimaran.planning.analytical import BY_SHAPE, planned_by_shape
 from trimaran.planning.precision import ChosenPrecision, choose_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.tracing.meta_trace import JobTracer, PricedStep, PricedSteps, written
@@ -75,7 +75,7 @@ _NOTHING = 0.0005  # a slowdown that is not worth a word
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulated:
+class SimulatedMemoryPlan:
     """A plan with what it makes of the step.
 
     Attributes:
@@ -91,9 +91,11 @@ class Simulated:
     note: str = ""
 
 
-def simulated(trace: StepTrace, plan: MemoryPlan, costs: MemoryCosts, *, note: str = "") -> Simulated:
+def simulated(trace: StepTrace, plan: MemoryPlan, costs: MemoryCosts, *, note: str = "") -> SimulatedMemoryPlan:
     """Simulate a plan."""
-    return Simulated(plan=plan, live=live_bytes(trace, plan), run=simulate_memory(trace, plan, costs), note=note)
+    return SimulatedMemoryPlan(
+        plan=plan, live=live_bytes(trace, plan), run=simulate_memory(trace, plan, costs), note=note
+    )
 
 
 def usage(trace: StepTrace, live: LiveBytes, costs: MemoryCosts) -> Usage:
@@ -156,7 +158,7 @@ def _part_of(storage: TraceStorage) -> str:
 def policy_figures(
     name: str,
     trace: StepTrace,
-    found: Simulated,
+    found: SimulatedMemoryPlan,
     costs: MemoryCosts,
     *,
     budget_bytes: int,
@@ -199,11 +201,10 @@ def _beyond_host(there_bytes: int, host_bytes: int | None) -> str:
     return f"would put {format_bytes(there_bytes)} on the host, which has room for {format_bytes(host_bytes)}"
 
 
-def holders(trace: StepTrace, numbers: Sequence[int]) -> tuple[Holder, ...]:
+def holders(held: Sequence[TraceStorage]) -> tuple[Holder, ...]:
     """Storages by what they are, those of weights taken together, largest first."""
     groups: dict[tuple[str, str], list[TraceStorage]] = {}
-    for number in numbers:
-        storage = trace.storages[number]
+    for storage in held:
         name = "" if storage.role in WEIGHTS else storage.module
         groups.setdefault((name, str(storage.role)), []).append(storage)
     found = [
@@ -245,7 +246,7 @@ def phases(trace: StepTrace) -> tuple[str, ...]:
 
 
 def bottleneck(
-    shown: Simulated,
+    shown: SimulatedMemoryPlan,
     offload_lower_bound_s: float,
     *,
     budget_bytes: int,
@@ -296,7 +297,7 @@ Policy = Literal["ours", "none", "all", "conv", "dyn"]
 """Whose plan is shown."""
 
 
-def papers_policies(whole: PricedStep, budget_bytes: int) -> Mapping[str, Simulated]:
+def papers_policies(whole: PricedStep, budget_bytes: int) -> Mapping[str, SimulatedMemoryPlan]:
     """No policy and those of the paper, in the order in which they are shown.
 
     Args:
@@ -317,7 +318,7 @@ def papers_policies(whole: PricedStep, budget_bytes: int) -> Mapping[str, Simula
     return found
 
 
-def ours(outcome: MemoryOutcome, split: str | None) -> Simulated:
+def ours(outcome: MemoryOutcome, split: str | None) -> SimulatedMemoryPlan:
     """Our plan among them.
 
     Args:
@@ -325,11 +326,16 @@ def ours(outcome: MemoryOutcome, split: str | None) -> Simulated:
         split: modules that it runs in parts, for people; None: none
     """
     note = "" if split is None else f"{split}; the others have no split, and are of the whole step"
-    return Simulated(plan=outcome.plan, live=outcome.live, run=outcome.run, note=note)
+    return SimulatedMemoryPlan(plan=outcome.plan, live=outcome.live, run=outcome.run, note=note)
 
 
 def all_figures(
-    papers: Mapping[str, Simulated], our: Simulated, *, whole: PricedStep, planned: PricedStep, budget_bytes: int
+    papers: Mapping[str, SimulatedMemoryPlan],
+    our: SimulatedMemoryPlan,
+    *,
+    whole: PricedStep,
+    planned: PricedStep,
+    budget_bytes: int,
 ) -> tuple[PolicyFigures, ...]:
     """Their figures, all against the whole step with memory without end.
 
@@ -370,17 +376,17 @@ class Found:
     planned: PricedStep
     split: Split | None
     outcome: MemoryOutcome
-    papers: Mapping[str, Simulated]
+    papers: Mapping[str, SimulatedMemoryPlan]
     policy: str
     budget_bytes: int
 
     @property
-    def our(self) -> Simulated:
+    def our(self) -> SimulatedMemoryPlan:
         """Our plan among the others."""
         return ours(self.outcome, None if self.split is None else self.split.name)
 
     @property
-    def shown(self) -> Simulated:
+    def shown(self) -> SimulatedMemoryPlan:
         """The plan that is shown."""
         return self.our if self.policy == OURS else self.papers[self.policy]
 
@@ -428,7 +434,7 @@ def estimate_of(job: Job, device: Device, precision: ChosenPrecision, found: Fou
         keep=usage(whole.trace, whole.kept, whole.costs),
         minimum_memory_bytes=least.nbytes,
         minimum_at=place(planned.trace, least.moment),
-        minimum_held_by=holders(planned.trace, [holder.storage for holder in least.holders]),
+        minimum_held_by=holders(least.holders),
         lower_bound_s=bound.step_time_s,
         offload_lower_bound_s=bound.offload_s,
         bottleneck=bottleneck(
@@ -701,8 +707,8 @@ def estimate_memory(
 
 def _other_model(reference: str, device: str) -> str:
     """What is said where a plan on the device has another model; empty: it has the same."""
-    by_shape = planned_by_shape(reference, PlanRequest(cluster=device))
-    return by_shape and f"the step is that of PyTorch; {by_shape}"
+    by_shape = planned_by_shape(reference, PlanRequest(cluster=device)) is not None
+    return f"the step is that of PyTorch; {BY_SHAPE}" if by_shape else ""
 
 
 def _plan(

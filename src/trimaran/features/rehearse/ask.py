@@ -15,8 +15,8 @@ from trimaran.base.units import parse_seconds
 from trimaran.features.rehearse.conclusions import Conclusion, conclude
 from trimaran.features.rehearse.runs import Question, rehearse_ranks
 from trimaran.features.rehearse.target import Target, find_target
-from trimaran.pricing.kernels.corrections import Profile, read_kineto
-from trimaran.rehearsal.prices import Calibration, read_calibration
+from trimaran.pricing.kernels.corrections import KernelProfile, read_kineto
+from trimaran.rehearsal.prices import RehearsalCalibration, read_calibration
 from trimaran.report.rehearsal import Rehearsal
 from trimaran.simulator.allocator import Settings
 
@@ -218,7 +218,7 @@ def ask(
 
 def _corrected_by(
     calibration: str | Path | None, kineto: str | Path | None, target: Target
-) -> tuple[Calibration | None, Profile | None]:
+) -> tuple[RehearsalCalibration | None, KernelProfile | None]:
     """What corrects the modelled times."""
     if calibration is not None and kineto is not None:
         raise InputError(

@@ -24,12 +24,12 @@ from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.rehearse.runs import Question, Rehearsed
 from trimaran.pricing.analytical.step_time import host_update_seconds
 from trimaran.program.types import Program
-from trimaran.rehearsal.agreement import Agreement, agree, side_text
+from trimaran.rehearsal.agreement import AgreementReport, agree, side_text
 from trimaran.rehearsal.kinds import describe_place
-from trimaran.rehearsal.launch import RankRun
-from trimaran.rehearsal.memory import RankMemory, Story, first_short, read_memory
+from trimaran.rehearsal.launch import EndedRank
+from trimaran.rehearsal.memory import RehearsedMemory, Story, first_short, read_memory
 from trimaran.rehearsal.one_model import apart
-from trimaran.rehearsal.prices import Calibration
+from trimaran.rehearsal.prices import RehearsalCalibration
 from trimaran.rehearsal.record import Frame, Issue, Record, Run
 from trimaran.rehearsal.remedies import Change, host_update, memory_remedies
 from trimaran.rehearsal.replay import last_steps, step_ends
@@ -157,7 +157,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
 # Ranks
 
 
-def _rank(run: RankRun, memory: RankMemory, place: str, stands: Mapping[int, int]) -> RehearsedRank:
+def _rank(run: EndedRank, memory: RehearsedMemory, place: str, stands: Mapping[int, int]) -> RehearsedRank:
     record = run.record
     return RehearsedRank(
         rank=run.request.rank,
@@ -177,11 +177,11 @@ def _rank(run: RankRun, memory: RankMemory, place: str, stands: Mapping[int, int
     )
 
 
-def _peak_line(memory: RankMemory) -> str:
+def _peak_line(memory: RehearsedMemory) -> str:
     return "" if memory.peak.line is None else frame_text(memory.peak.line)
 
 
-def _ended(run: RankRun) -> str:
+def _ended(run: EndedRank) -> str:
     end = run.record.end
     count = len(step_ends(run.record))
     steps = f" after {format_count(count, 'step')}" if count else ""
@@ -230,9 +230,9 @@ def _own_line(lines: Sequence[str], folder: Path) -> str:
     return f" at {found}" if found else ""
 
 
-def _failures(runs: Sequence[RankRun], rehearsed: int, folder: Path) -> Iterator[Trouble]:
+def _failures(runs: Sequence[EndedRank], rehearsed: int, folder: Path) -> Iterator[Trouble]:
     """Ranks that failed, those with the same error together."""
-    found: dict[tuple[str, tuple[str, ...]], list[RankRun]] = {}
+    found: dict[tuple[str, tuple[str, ...]], list[EndedRank]] = {}
     for run in runs:
         end = run.record.end
         failed = end.how in ("error", "invented", "killed") or (end.how == "exit" and end.status != 0)
@@ -268,7 +268,7 @@ def _after_invented(record: Record) -> str:
     return ""
 
 
-def _disagreements(agreement: Agreement, *, has_failed: bool) -> Iterator[Trouble]:
+def _disagreements(agreement: AgreementReport, *, has_failed: bool) -> Iterator[Trouble]:
     for one in agreement.findings:
         if has_failed and one.kind in _AFTER_A_FAILURE:
             continue
@@ -339,7 +339,7 @@ def _on_one_device(records: Sequence[Record], folder: Path) -> Iterator[Trouble]
         return
 
 
-def _shortages(memories: Mapping[int, RankMemory], folder: Path) -> Iterator[Trouble]:
+def _shortages(memories: Mapping[int, RehearsedMemory], folder: Path) -> Iterator[Trouble]:
     """The rank that runs out of memory first, and where; the one whose memory grows fastest."""
     grown = [(one.growth, one) for one in memories.values() if one.growth is not None]
     if grown:
@@ -383,7 +383,7 @@ def _shortages(memories: Mapping[int, RankMemory], folder: Path) -> Iterator[Tro
         yield Trouble(verdict="out of memory", text=f"rank {one.rank}: {one.fit.why}", sides=())
 
 
-def _unsure(memories: Mapping[int, RankMemory]) -> list[Trouble]:
+def _unsure(memories: Mapping[int, RehearsedMemory]) -> list[Trouble]:
     unsure = [one for one in memories.values() if one.fit.verdict == "not sure"]
     if not unsure:
         return []
@@ -394,10 +394,10 @@ def _unsure(memories: Mapping[int, RankMemory]) -> list[Trouble]:
 def _remedies(
     question: Question,
     rehearsed: Rehearsed,
-    memories: Mapping[int, RankMemory],
+    memories: Mapping[int, RehearsedMemory],
     settings: Settings,
     verdict: Verdict,
-    factors: Calibration | None,
+    factors: RehearsalCalibration | None,
 ) -> Sequence[MemoryHelp]:
     """What would help the rank that is short of most memory; for its step all do it whose calls are others than its."""
     if verdict not in ("out of memory", "not sure") or any(one.growth for one in memories.values()):
@@ -473,7 +473,7 @@ def _unused(records: Sequence[Record]) -> list[Trouble]:
     ]
 
 
-def _agreement_line(agreement: Agreement | None, world: int) -> str:
+def _agreement_line(agreement: AgreementReport | None, world: int) -> str:
     if agreement is None:
         return "" if world == 1 else "Agreement: one rank was rehearsed, so that nothing could be compared"
     if not agreement.calls:
@@ -490,7 +490,7 @@ def _agreement_line(agreement: Agreement | None, world: int) -> str:
 # The step
 
 
-def _factors(question: Question, rehearsed: Rehearsed) -> tuple[Calibration | None, list[str]]:
+def _factors(question: Question, rehearsed: Rehearsed) -> tuple[RehearsalCalibration | None, list[str]]:
     """Factors on the modelled times, and what is to say of them."""
     if question.calibration is not None:
         return question.calibration, [f"times of the step: modelled, {question.calibration.source}"]
@@ -503,7 +503,9 @@ def _factors(question: Question, rehearsed: Rehearsed) -> tuple[Calibration | No
     return found, [f"times of the step: modelled, {found.source}"]
 
 
-def _timed(question: Question, rehearsed: Rehearsed, factors: Calibration | None) -> tuple[StepTime | None, list[str]]:
+def _timed(
+    question: Question, rehearsed: Rehearsed, factors: RehearsalCalibration | None
+) -> tuple[StepTime | None, list[str]]:
     """The step on the target cluster, or why there is none."""
     timed = [record for record in rehearsed.records if step_ends(record)]
     if len(timed) < len(rehearsed.records) or not timed:
@@ -541,7 +543,7 @@ def _step(timed: StepTime) -> RehearsedStep:
 def _headline(
     verdict: Verdict,
     question: Question,
-    memories: Mapping[int, RankMemory],
+    memories: Mapping[int, RehearsedMemory],
     troubles: Sequence[Trouble],
     step: RehearsedStep | None,
     records: Sequence[Record],
@@ -626,7 +628,7 @@ def _invented(records: Sequence[Record]) -> list[InventedValue]:
 
 
 def _notes(
-    question: Question, rehearsed: Rehearsed, agreement: Agreement | None, memories: Mapping[int, RankMemory]
+    question: Question, rehearsed: Rehearsed, agreement: AgreementReport | None, memories: Mapping[int, RehearsedMemory]
 ) -> Iterator[str]:
     yield from question.target.notes
     yield from rehearsed.notes
@@ -658,7 +660,7 @@ def _notes(
             yield text
 
 
-def _printed(runs: Sequence[RankRun], troubles: Sequence[Trouble]) -> list[str]:
+def _printed(runs: Sequence[EndedRank], troubles: Sequence[Trouble]) -> list[str]:
     """The last lines of rank 0, or of the rank that is told first; of one that raised, its exception is told."""
     wanted = troubles[0].sides[0].rank if troubles and troubles[0].sides else runs[0].request.rank
     run = next((run for run in runs if run.request.rank == wanted), runs[0])

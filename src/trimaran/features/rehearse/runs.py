@@ -28,12 +28,12 @@ from trimaran.base.units import format_bytes
 from trimaran.features.rehearse.target import Target
 from trimaran.machine.detect import free_memory_bytes
 from trimaran.measure.cache import cache_directory
-from trimaran.pricing.kernels.corrections import Profile
+from trimaran.pricing.kernels.corrections import KernelProfile
 from trimaran.rehearsal.build import check_build
 from trimaran.rehearsal.calls import MESSAGES
 from trimaran.rehearsal.kinds import Axis, affordable, choose_ranks, find_axes, parse_ranks, represent, stand_ins
-from trimaran.rehearsal.launch import WORKER, RankRun, run_ranks
-from trimaran.rehearsal.prices import Calibration
+from trimaran.rehearsal.launch import WORKER, EndedRank, run_ranks
+from trimaran.rehearsal.prices import RehearsalCalibration
 from trimaran.rehearsal.record import Collective, Record
 from trimaran.rehearsal.request import RankRequest
 
@@ -76,8 +76,8 @@ class Question:
     limit_s: float = 600.0
     hints: Mapping[str, float] = field(default_factory=dict)
     allocator: str = ""
-    calibration: Calibration | None = None
-    profile: Profile | None = None
+    calibration: RehearsalCalibration | None = None
+    profile: KernelProfile | None = None
     options: Sequence[str] = ()
 
     @property
@@ -97,7 +97,7 @@ class Rehearsed:
         notes: what could not be done
     """
 
-    runs: Sequence[RankRun]
+    runs: Sequence[EndedRank]
     axes: Sequence[Axis]
     representatives: Mapping[int, int]
     notes: tuple[str, ...] = ()
@@ -341,7 +341,7 @@ def _alone_note(reasons: Sequence[str], ranks: Sequence[int], needed: int) -> st
     )
 
 
-def keep_logs(runs: Sequence[RankRun], logs: Path | None) -> None:
+def keep_logs(runs: Sequence[EndedRank], logs: Path | None) -> None:
     """Write what each rank printed to a folder, where one is asked for."""
     if logs is None:
         return

@@ -18,14 +18,14 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_count
 from trimaran.features.rehearse.ask import ask
 from trimaran.features.rehearse.runs import Question, check_script, keep_logs
-from trimaran.rehearsal.launch import RankRun, run_ranks
-from trimaran.rehearsal.real.one_process import Compared, Finding, differ, unlike_settings
+from trimaran.rehearsal.launch import EndedRank, run_ranks
+from trimaran.rehearsal.real.one_process import ProcessComparison, ProcessDifference, differ, unlike_settings
 from trimaran.rehearsal.real.slopes import Direction, apart, factors, skipped
 from trimaran.rehearsal.real.watch import (
     FOUND,
     MOVED,
     ONE_BY_ONE,
-    Seen,
+    WatchedRank,
     digest_of,
     samples_of,
     seen_file,
@@ -140,7 +140,7 @@ _APART = "each rank trains by itself for some steps, and then weights are averag
 
 def _run(
     asked: Question, folder: Path, local: int, steps: int, ranks: Sequence[int], progress: Progress
-) -> list[RankRun]:
+) -> list[EndedRank]:
     """Run ranks, or with none of them one process next to those that have run there."""
     folder.mkdir(exist_ok=True)
     alone = not ranks
@@ -169,14 +169,14 @@ def _run(
     return run_ranks(requests, folder=folder, progress=progress, worker=_WORKER)
 
 
-def _judge(asked: Question, folder: Path, runs: Sequence[RankRun], progress: Progress) -> Compared:
+def _judge(asked: Question, folder: Path, runs: Sequence[EndedRank], progress: Progress) -> ProcessComparison:
     """What one process finds that is compared with the ranks."""
     seen = [_seen(folder, run) for run in runs]
     if any(one is None or not one.rounds for one in seen) or any(_failed(run) for run in runs):
-        return Compared()
+        return ProcessComparison()
     known = [one for one in seen if one is not None]
     among = [*_same_samples(known), *skipped(known)]
-    found = Compared()
+    found = ProcessComparison()
     for again in (False, True):
         if again:
             (folder / ONE_BY_ONE).touch()
@@ -191,15 +191,15 @@ def _judge(asked: Question, folder: Path, runs: Sequence[RankRun], progress: Pro
 
 
 def _among_ranks(
-    asked: Question, folder: Path, runs: Sequence[RankRun], local: int, progress: Progress
-) -> list[Finding]:
+    asked: Question, folder: Path, runs: Sequence[EndedRank], local: int, progress: Progress
+) -> list[ProcessDifference]:
     """What ranks show where one process cannot be compared."""
     seen = [one for run in runs if (one := _seen(folder / "ranks", run)) is not None]
     if len(seen) < len(runs):
         return []
     number = itertools.count()
 
-    def moved(direction: Direction) -> list[Seen] | None:
+    def moved(direction: Direction) -> list[WatchedRank] | None:
         place = folder / f"moved{next(number)}"
         place.mkdir()
         (place / MOVED).write_bytes(pickle.dumps(direction))
@@ -213,16 +213,16 @@ def _among_ranks(
     return [*apart(seen, of_one_value=True), *unlike] if unlike else []
 
 
-def _read(folder: Path, run: RankRun) -> Compared:
+def _read(folder: Path, run: EndedRank) -> ProcessComparison:
     try:
-        return msgspec.json.decode((folder / FOUND).read_bytes(), type=Compared)
+        return msgspec.json.decode((folder / FOUND).read_bytes(), type=ProcessComparison)
     except (OSError, msgspec.DecodeError):
-        return Compared(reason=f"the process that is to be compared has ended: {run.record.end.text}")
+        return ProcessComparison(reason=f"the process that is to be compared has ended: {run.record.end.text}")
 
 
-def _seen(folder: Path, run: RankRun) -> Seen | None:
+def _seen(folder: Path, run: EndedRank) -> WatchedRank | None:
     try:
-        seen: Seen = pickle.loads(seen_file(folder, run.request.rank).read_bytes())  # noqa: S301  our own
+        seen: WatchedRank = pickle.loads(seen_file(folder, run.request.rank).read_bytes())  # noqa: S301  our own
     except (OSError, EOFError, pickle.UnpicklingError):
         return None
     return seen
@@ -231,11 +231,11 @@ def _seen(folder: Path, run: RankRun) -> Seen | None:
 _LOST = "Connection closed by peer"
 
 
-def _failed(run: RankRun) -> bool:
+def _failed(run: EndedRank) -> bool:
     return run.record.end.how in ("error", "killed", "seconds") or run.record.end.status != 0
 
 
-def _same_samples(seen: Sequence[Seen]) -> list[Finding]:
+def _same_samples(seen: Sequence[WatchedRank]) -> list[ProcessDifference]:
     """Ranks that train on the same samples, or on samples that others have too."""
     if any(not one.rounds or not one.rounds[0].updates for one in seen):
         return []
@@ -264,12 +264,12 @@ def _same_samples(seen: Sequence[Seen]) -> list[Finding]:
     return []
 
 
-def _of_samples(seen: Sequence[Seen], ranks: Sequence[int], text: str) -> Finding:
+def _of_samples(seen: Sequence[WatchedRank], ranks: Sequence[int], text: str) -> ProcessDifference:
     lines = tuple(seen[ranks[0]].rounds[0].updates[0].backward[:1])
-    return Finding(kind="samples", name="", step=0, text=text, ranks=tuple(ranks), lines=lines)
+    return ProcessDifference(kind="samples", name="", step=0, text=text, ranks=tuple(ranks), lines=lines)
 
 
-def _come_together(seen: Sequence[Seen | None]) -> bool:
+def _come_together(seen: Sequence[WatchedRank | None]) -> bool:
     """Whether weights that ranks have trained apart are the same again after some step."""
     if any(one is None for one in seen):
         return False
@@ -286,7 +286,7 @@ def _come_together(seen: Sequence[Seen | None]) -> bool:
     return False
 
 
-def _told(asked: Question, runs: Sequence[RankRun], found: Compared, seconds: float) -> Verification:
+def _told(asked: Question, runs: Sequence[EndedRank], found: ProcessComparison, seconds: float) -> Verification:
     world, steps = asked.target.world, found.steps
     missed: dict[str, list[str]] = {}
     for name, reason in found.missed.items():
@@ -336,9 +336,9 @@ def _told(asked: Question, runs: Sequence[RankRun], found: Compared, seconds: fl
     )
 
 
-def _grouped(findings: Sequence[Finding]) -> Iterator[Difference]:
+def _grouped(findings: Sequence[ProcessDifference]) -> Iterator[Difference]:
     """One sentence for parameters that differ alike."""
-    groups: dict[tuple[object, ...], list[Finding]] = {}
+    groups: dict[tuple[object, ...], list[ProcessDifference]] = {}
     for one in findings:
         factor = None if one.factor is None else f"{one.factor:.2g}"
         text = one.text if one.factor is None and one.kind != "gradient" else ""

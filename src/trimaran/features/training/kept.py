@@ -24,7 +24,7 @@ from trimaran.user_code.model import class_name
 _SCHEDULE = "a schedule on the optimizer"
 
 
-class Kept:
+class KeptByUser:
     """What the callbacks of a job, and the loop around its session, keep on one rank.
 
     Args:

@@ -45,7 +45,7 @@ from trimaran.checkpoint_files.pieces import Entry, fill_from
 from trimaran.checkpoint_files.plain import decode, encode
 from trimaran.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.features.training.callbacks import Callbacks, is_nothing, is_power, not_replaceable
-from trimaran.features.training.kept import Kept
+from trimaran.features.training.kept import KeptByUser
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
@@ -76,7 +76,7 @@ from trimaran.runtime.parts.setup import is_partitioned
 from trimaran.runtime.step.on_nan import MOST_ROLLBACKS, OnNan, Rollback, check_on_nan
 from trimaran.runtime.step.stashing import check_stale
 from trimaran.trial.compare import Verified
-from trimaran.trial.watch import Watch
+from trimaran.trial.watch import TrialWatch
 from trimaran.user_code.batches import count_samples
 from trimaran.user_code.held_state import HeldState
 
@@ -206,7 +206,7 @@ class Session:
             data=lambda: self._feed.changes(),
             timeout_s=world.timeout_s,
         )
-        self._kept = Kept(job, self.executor, world.rank)
+        self._kept = KeptByUser(job, self.executor, world.rank)
         self._constants: Constants | None = None
         if captured is not None and captured.flow is not None and is_partitioned(strategy):
             called = {str(node.target) for node in captured.flow.graph.nodes if node.op == "call_module"}
@@ -245,7 +245,7 @@ class Session:
         # What was registered when the checkpoint was saved that the training goes on from, before the first step.
         self._registered: Mapping[str, int] = {}
         self.carried: dict[str, Any] = {}
-        self._watch: Watch | None = None
+        self._watch: TrialWatch | None = None
         self._closed = False
         # A loop may fetch batches in another thread: samples that draw and a step that does have the same generators.
         self._drawing = threading.RLock()
@@ -684,7 +684,7 @@ class Session:
         Returns:
             With the reason, where none can be.
         """
-        self._watch = Watch(self.executor, self.job, self.strategy, world, first=first, tried=tried)
+        self._watch = TrialWatch(self.executor, self.job, self.strategy, world, first=first, tried=tried)
         return self._watch.verified
 
     @property

@@ -97,7 +97,7 @@ TRACED_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained(RunResult):
+class FinishedTraining(RunResult):
     """A finished run.
 
     Attributes:
@@ -201,7 +201,7 @@ def train_planned(
     *,
     parent: Path | None = None,
     progress: Progress = ignore_progress,
-) -> Trained:
+) -> FinishedTraining:
     """Run a plan on this machine; after a failure that may go away, again from the last checkpoint (`restarts`).
 
     A signal that asks for the end (`STOP_SIGNALS`) ends it after a step that all ranks have done, and what is there is
@@ -219,7 +219,8 @@ def train_planned(
         CorruptDataError: the checkpoint is damaged
         ExecutionError: a rank died or hangs, the loss is not a number, or a step is not that of one process
         EnvironmentProblem: links cannot be rate-limited here, the run directory cannot be made or has no room, or not
-            all of a run that is done could be written (of one that a signal has ended, `Trained.unwritten` says that)
+            all of a run that is done could be written (of one that a signal has ended, `FinishedTraining.unwritten`
+            says that)
         Interrupted: a signal came before the first step was done
         TrimaranError: what a rank raised
     """
@@ -678,7 +679,7 @@ def room_of(source: JobSource, *, saves: bool) -> int | None:
     return weights if weights is None or not saves else weights * (1 + 3 * 3)
 
 
-def how_to_go_on(trained: Trained) -> str:
+def how_to_go_on(trained: FinishedTraining) -> str:
     """What a person can do with a run that a signal has ended.
 
     Args:
@@ -748,7 +749,7 @@ def _listener(notes: RunRecord, stopping: _Stopping, progress: Progress) -> Call
 
 def _conclude(
     planned: Planned, run: RunDirectory, notes: RunRecord, result: RunResult, others: float | None
-) -> Trained:
+) -> FinishedTraining:
     """Write what is known at the end of a run, and say what of it could not be written.
 
     Raises:
@@ -815,7 +816,7 @@ def _conclude(
         notes.stop(result.stopped, summary)
     notes.check()
     known = {one.name: getattr(result, one.name) for one in fields(result)} | {"notes": tuple(said)}
-    return Trained(**known, run=run, planned=planned, report=report, unwritten=notes.unwritten)
+    return FinishedTraining(**known, run=run, planned=planned, report=report, unwritten=notes.unwritten)
 
 
 def _explained(raised: TrimaranError, planned: Planned) -> TrimaranError:

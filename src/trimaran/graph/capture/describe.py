@@ -35,9 +35,9 @@ from trimaran.base.user_errors import told, users
 from trimaran.graph.capture.export import NotExportableError, first_line, take_apart
 from trimaran.graph.capture.flow import Flow, hollow, written_by
 from trimaran.graph.capture.operations import (
+    ModelState,
     Read,
     SavedStorages,
-    State,
     Walk,
     choose_splits,
     content_text,
@@ -69,7 +69,7 @@ from trimaran.user_code.model import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeRun:
+class ModelRun:
     """A run of the whole model and its loss on data.
 
     Attributes:
@@ -91,7 +91,7 @@ class WholeRun:
 
 def run_whole(
     job: Job, model: nn.Module, batches: tuple[Any, Any], samples: tuple[int, int]
-) -> tuple[WholeRun, WholeRun]:
+) -> tuple[ModelRun, ModelRun]:
     """Run the model, its loss and their backwards in train mode, on two batches.
 
     Args:
@@ -104,7 +104,7 @@ def run_whole(
         InputError: the model or the loss fails, or the loss is not one
     """
 
-    def run() -> tuple[WholeRun, WholeRun]:
+    def run() -> tuple[ModelRun, ModelRun]:
         begin_training(model)
         return _run(job, model, batches[0], samples[0]), _run(job, model, batches[1], samples[1])
 
@@ -124,7 +124,7 @@ def run_whole(
                 held.put_back()
 
 
-def describe_whole(job: Job, model: nn.Module, runs: tuple[WholeRun, WholeRun], reason: str) -> Graph:
+def describe_whole(job: Job, model: nn.Module, runs: tuple[ModelRun, ModelRun], reason: str) -> Graph:
     """The graph whose operations are the model and the loss.
 
     Args:
@@ -133,7 +133,7 @@ def describe_whole(job: Job, model: nn.Module, runs: tuple[WholeRun, WholeRun], 
         runs: of `run_whole`
         reason: why the model could not be exported
     """
-    state = State(model)
+    state = ModelState(model)
     names = [name for name, first in runs[0].inputs.items() if _is_alike(first, runs[1].inputs.get(name))]
     batches = runs[0].batch, runs[1].batch
     inputs = tuple(_spec(name, runs[0].inputs[name], runs[1].inputs[name], batches) for name in names)
@@ -171,21 +171,21 @@ def describe_whole(job: Job, model: nn.Module, runs: tuple[WholeRun, WholeRun], 
     )
 
 
-def loss_op(runs: tuple[WholeRun, WholeRun], inputs: tuple[str, ...]) -> Op:
+def loss_op(runs: tuple[ModelRun, ModelRun], inputs: tuple[str, ...]) -> Op:
     """The loss as an operation, with the figures of runs on data."""
     tallies = tuple(run.loss_tally for run in runs)
     spec = _spec("loss", runs[0].loss, runs[1].loss, (runs[0].batch, runs[1].batch))
     return whole_op("loss", runs, tallies, inputs, (spec,), None)
 
 
-def loss_storage(runs: tuple[WholeRun, WholeRun]) -> Affine:
+def loss_storage(runs: tuple[ModelRun, ModelRun]) -> Affine:
     """What the loss keeps for its backward [bytes]."""
     return _fit(runs, runs[0].loss_tally.saved_nbytes, runs[1].loss_tally.saved_nbytes)
 
 
 def whole_op(
     name: str,
-    runs: tuple[WholeRun, WholeRun],
+    runs: tuple[ModelRun, ModelRun],
     tallies: tuple[Tally, ...],
     inputs: tuple[str, ...],
     outputs: tuple[TensorSpec, ...],
@@ -211,7 +211,7 @@ def _is_alike(first: Tensor, second: Tensor | None) -> bool:
     return second is not None and first.dim() == second.dim()
 
 
-def _run(job: Job, model: nn.Module, batch: Any, samples: int) -> WholeRun:
+def _run(job: Job, model: nn.Module, batch: Any, samples: int) -> ModelRun:
     tensors = name_tensors(batch)
     with torch.enable_grad(), precision_context(job, device_of(model)):
         given: list[Any] = []
@@ -241,7 +241,7 @@ def _run(job: Job, model: nn.Module, batch: Any, samples: int) -> WholeRun:
                 # It takes the gradient of one output by another, which are not connected outside of the model.
                 whole_tally, value = tally_operation(both, (list(tensors.values()),), state_of(model))
                 loss_tally = whole_tally.beyond(model_tally)
-    return WholeRun(
+    return ModelRun(
         batch=samples,
         inputs=tensors,
         outputs=outputs,
@@ -256,7 +256,7 @@ def _blaming(who: str, samples: int) -> AbstractContextManager[None]:
     return users(who, said=lambda error: InputError(f"{failed}: {told(error)}", code="job.fails-on-batch"))
 
 
-def _fit(runs: tuple[WholeRun, WholeRun], first: float, second: float) -> Affine:
+def _fit(runs: tuple[ModelRun, ModelRun], first: float, second: float) -> Affine:
     if second < first:
         # Batches of one sample more that ask for less: their samples are not alike. Sizes must not fall below zero.
         return Affine(0.0, second / runs[1].batch)
@@ -416,7 +416,7 @@ class _Describer:
         self._flow = flow
         self._walks = walks
         self._pair = pair
-        self._state = State(model)
+        self._state = ModelState(model)
         self._nodes = list(flow.module.graph.nodes)
         self._operations = name_flow(flow.module.graph, flow.inputs, walks[0])
         mark_rewrites(flow.module.graph, walks[0])

@@ -186,7 +186,7 @@ class NotExportableError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ExportedModel:
     """The model as a graph in one of its modes.
 
     Attributes:
@@ -214,7 +214,7 @@ class _OnTensors(nn.Module):
         return self.call(self.get_submodule(PREFIX), tensors)
 
 
-def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...], *, training: bool) -> Exported:
+def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...], *, training: bool) -> ExportedModel:
     """The model as a graph of tensor operations.
 
     Args:
@@ -273,7 +273,7 @@ def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...]
         except Exception as error:  # torch raises whatever the model's code or its own tracer raises
             raise NotExportableError(first_line(error)) from error
     _check_sizes(program, min(tensor.shape[0] for tensor in tensors), job.global_batch_size)
-    return Exported(program=program, inputs=names, structure=structures[-1], asks_mode=bool(asked))
+    return ExportedModel(program=program, inputs=names, structure=structures[-1], asks_mode=bool(asked))
 
 
 @contextmanager

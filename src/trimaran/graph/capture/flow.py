@@ -32,7 +32,7 @@ from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
 from trimaran.base.job import Job
-from trimaran.graph.capture.export import PREFIX, Exported, NotExportableError, OutputStructure, export_model
+from trimaran.graph.capture.export import PREFIX, ExportedModel, NotExportableError, OutputStructure, export_model
 from trimaran.graph.capture.modes import OtherOperationsError, compare_modes, switch_by_mode
 from trimaran.graph.capture.sizes import Sizes, check_numbers, compute_sizes_from_batch, is_number
 from trimaran.graph.types import ROOT
@@ -485,7 +485,7 @@ def hollow(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     return torch.zeros((), dtype=dtype, device=device).expand(shape)
 
 
-def _fold(exported: Exported, model: nn.Module) -> None:
+def _fold(exported: ExportedModel, model: nn.Module) -> None:
     program = exported.program
     graph = program.graph_module.graph
     by_name = {node.name: node for node in graph.nodes}
@@ -584,7 +584,7 @@ def _drop_dead_code(graph: fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def _read_attributes(exported: Exported, model: nn.Module) -> dict[str, Any]:
+def _read_attributes(exported: ExportedModel, model: nn.Module) -> dict[str, Any]:
     """Turn lifted parameters, buffers and constants into attributes of the model.
 
     Returns:

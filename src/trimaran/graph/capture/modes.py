@@ -39,7 +39,7 @@ class ByMode(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class ModeDifference:
     """An argument that differs between the modes.
 
     Attributes:
@@ -59,7 +59,7 @@ class OtherOperationsError(Exception):
     """The two graphs do not run the same operations; the message names the first difference."""
 
 
-def compare_modes(training: fx.Graph, evaluation: fx.Graph) -> list[Difference]:
+def compare_modes(training: fx.Graph, evaluation: fx.Graph) -> list[ModeDifference]:
     """The constants that differ between the two modes of a model.
 
     Args:
@@ -84,7 +84,7 @@ def compare_modes(training: fx.Graph, evaluation: fx.Graph) -> list[Difference]:
 
 
 def switch_by_mode(
-    graph: fx.Graph, differences: list[Difference], model: nn.Module, prefix: str
+    graph: fx.Graph, differences: list[ModeDifference], model: nn.Module, prefix: str
 ) -> dict[str, nn.Module]:
     """Put switches in the place of the constants that differ.
 
@@ -111,7 +111,7 @@ def switch_by_mode(
 
 class _Comparison:
     def __init__(self, training: fx.Graph, evaluation: fx.Graph) -> None:
-        self.differences: list[Difference] = []
+        self.differences: list[ModeDifference] = []
         self.made_contiguous: dict[tuple[fx.Node, fx.Node], None] = {}
         inputs = [[node for node in graph.nodes if node.op == "placeholder"] for graph in (training, evaluation)]
         if len(inputs[0]) != len(inputs[1]):
@@ -138,7 +138,7 @@ class _Comparison:
                 self._compare(node, (*path, index), part, counterpart)
         elif isinstance(one, bool | int | float) and isinstance(other, bool | int | float):
             if one != other and not (one != one and other != other):
-                self.differences.append(Difference(node=node, path=path, training=one, evaluation=other))
+                self.differences.append(ModeDifference(node=node, path=path, training=one, evaluation=other))
         elif one != other:
             raise OtherOperationsError(f"{_title(node)} has other arguments in training than in evaluation")
 

@@ -279,7 +279,7 @@ class Read:
     buffers: tuple[str, ...]
 
 
-class State:
+class ModelState:
     """The state of a model.
 
     Args:

@@ -409,7 +409,7 @@ def recurrent(op: TraceOp) -> Iterator[Work]:
 _TENSORS_OF_A_LAUNCH = 110
 
 
-class Updates:
+class TracedUpdates:
     """The update of a traced step, parameter by parameter.
 
     Args:
@@ -691,7 +691,7 @@ def workload_of(
     wanted = makers(trace)
     works: list[Work] = []
     work_of: dict[int, int] = {}
-    updates = Updates(trace)
+    updates = TracedUpdates(trace)
     update = updates.works(like or {})
     for op in trace.ops:
         if op.phase is not Phase.UPDATE and has_kernel(op):

@@ -144,7 +144,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
+class WorkGrowth:
     """What a work gains with one sample more.
 
     Attributes:
@@ -169,7 +169,7 @@ class AffineWorkload:
     """
 
     base: Workload
-    growth: Mapping[int, Growth]
+    growth: Mapping[int, WorkGrowth]
     input_bytes: int
 
     def at(self, batch: int) -> Workload:
@@ -201,7 +201,7 @@ def affine(low: Workload, high: Workload) -> AffineWorkload | None:
     if high.batch != low.batch + 1 or low.gradients != high.gradients or not _alike(before, after):
         return None
     growth = {
-        place: Growth(
+        place: WorkGrowth(
             flops=large.flops - small.flops,
             nbytes=large.nbytes - small.nbytes,
             dims=tuple(b - a for a, b in zip(small.dims, large.dims, strict=True)),
@@ -221,7 +221,7 @@ def _alike(low: tuple[Work, ...], high: tuple[Work, ...]) -> bool:
     return len(low) == len(high) and all(_form(a) == _form(b) for a, b in zip(low, high, strict=True))
 
 
-def _grown(work: Work, growth: Growth, more: int) -> Work:
+def _grown(work: Work, growth: WorkGrowth, more: int) -> Work:
     return replace(
         work,
         flops=work.flops + more * growth.flops,

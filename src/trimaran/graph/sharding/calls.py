@@ -224,7 +224,7 @@ Result = Spread | tuple[Spread | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class OutsideTensor:
     """A tensor that is whole outside, as an operation inside a region reads it.
 
     Attributes:
@@ -264,7 +264,7 @@ class Growing:
 
     def __init__(self) -> None:
         self.spreads: dict[fx.Node, Result] = {}
-        self.taken: list[Taken] = []
+        self.taken: list[OutsideTensor] = []
         self.sized: list[Sized] = []
 
     @property
@@ -301,12 +301,12 @@ class Growing:
             if (found.dim - len(shape), found.sections) != (right, sections):
                 raise NotSharedError(f"{node.name} reads two tensors that are split in different ways")
         elif len(shape) < -right or shape[right] == 1:
-            self.taken.append(Taken(node, source, None))
+            self.taken.append(OutsideTensor(node, source, None))
         elif shape[right] != sum(sections):
             raise NotSharedError(f"{node.name} reads a tensor that cannot be split alike")
         else:
             self.check_taken(source)
-            self.taken.append(Taken(node, source, Spread(len(shape) + right, sections)))
+            self.taken.append(OutsideTensor(node, source, Spread(len(shape) + right, sections)))
 
     def check_taken(self, source: fx.Node) -> None:
         """Refuse a tensor from outside of which a share would be read."""

@@ -38,7 +38,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lookup:
+class LookupCall:
     """Rows of a matrix of parameters, by their numbers.
 
     Attributes:
@@ -74,7 +74,7 @@ def linear_of(node: fx.Node, owner: nn.Module) -> Linear | None:
     return Linear(node=node, source=source, weight=paths[0], bias=paths[1] if bias is not None else None, out_dim=0)
 
 
-def lookup_of(node: fx.Node, owner: nn.Module) -> Lookup | None:
+def lookup_of(node: fx.Node, owner: nn.Module) -> LookupCall | None:
     """A node as an embedding of which each rank can have some rows, or None.
 
     Args:
@@ -104,7 +104,7 @@ def lookup_of(node: fx.Node, owner: nn.Module) -> Lookup | None:
     padding, *flags = list(arguments[2:]) or [-1]
     if keywords or any(flags) or not isinstance(padding, int) or not are_parameters([weight], owner):
         return None
-    return Lookup(node=node, source=source, weight=weight, padding=padding)
+    return LookupCall(node=node, source=source, weight=weight, padding=padding)
 
 
 def _linear_module(node: fx.Node, owner: nn.Module) -> Linear | None:
@@ -161,7 +161,7 @@ _TENSORS = frozenset({"input", "weight", "bias"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Convolution:
+class ConvolutionCall:
     """A convolution with parameters.
 
     Attributes:
@@ -193,7 +193,7 @@ class Convolution:
         return shape_of(self.node)[self.channel_dim]
 
 
-def convolution_of(node: fx.Node, owner: nn.Module) -> Convolution | None:
+def convolution_of(node: fx.Node, owner: nn.Module) -> ConvolutionCall | None:
     """A node as a convolution of which each rank can make some channels, or None.
 
     Args:
@@ -210,7 +210,7 @@ def convolution_of(node: fx.Node, owner: nn.Module) -> Convolution | None:
     if not is_tensor(source) or not all(_is_plain(value) for value in options.values()):
         return None
     groups = options.pop("groups")
-    return Convolution(
+    return ConvolutionCall(
         node=node,
         source=source,
         weight=weight,
@@ -278,7 +278,7 @@ Parts = tuple[tuple[str, int, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class AttentionCall:
     """A call of attention, or of an encoder layer around one.
 
     Attributes:
@@ -294,7 +294,7 @@ class Attention:
     units: tuple[int, ...]
 
 
-def attention_of(node: fx.Node, owner: nn.Module) -> Attention | None:
+def attention_of(node: fx.Node, owner: nn.Module) -> AttentionCall | None:
     """A node as attention whose heads can be shared, or None.
 
     Args:
@@ -323,7 +323,7 @@ def attention_of(node: fx.Node, owner: nn.Module) -> Attention | None:
     else:
         return None
     sources = tuple(dict.fromkeys(part for part in given if isinstance(part, fx.Node) and part.meta["wants_gradient"]))
-    return Attention(node=node, sources=sources, splits=splits, units=units)
+    return AttentionCall(node=node, sources=sources, splits=splits, units=units)
 
 
 def _heads(path: str, module: nn.MultiheadAttention) -> Parts:

@@ -13,22 +13,22 @@ from torch import fx, nn
 from trimaran.graph.sharding.calls import NotSharedError, shape_of
 from trimaran.graph.sharding.growth import Growth, grow
 from trimaran.graph.sharding.layers import (
-    Attention,
-    Convolution,
+    AttentionCall,
+    ConvolutionCall,
     Linear,
-    Lookup,
+    LookupCall,
     attention_of,
     convolution_of,
     linear_of,
     lookup_of,
 )
 from trimaran.graph.sharding.sequence_parallel import describe_stream, start_streaming
-from trimaran.graph.types import Entry, Op, Region, RegionKind, Split, Stream
+from trimaran.graph.types import Op, ParameterSplit, Region, RegionEntry, RegionKind, ResidualStream
 
 
 def find_regions(
     flow: fx.GraphModule, model: nn.Module, ops: Sequence[Op], names: Mapping[int, str]
-) -> tuple[tuple[Region, ...], Stream, dict[str, str]]:
+) -> tuple[tuple[Region, ...], ResidualStream, dict[str, str]]:
     """What ranks can share of a flow.
 
     Args:
@@ -47,13 +47,13 @@ def find_regions(
     regions = found.agreed()
     if all(region.kind in ("embedding", "head") for region in regions):
         # Gathers are of whole sequences: there is no stream between them.
-        return found.with_layers(regions), Stream(), found.whole
+        return found.with_layers(regions), ResidualStream(), found.whole
     try:
         streaming = start_streaming(flow, regions)
-        stream = Stream() if streaming is None else describe_stream(streaming, regions, names, found.readers)
+        stream = ResidualStream() if streaming is None else describe_stream(streaming, regions, names, found.readers)
     except _NOT_UNDERSTOOD as error:
         found.whole["sequences"] = f"they were not understood: {error!r}"
-        stream = Stream()
+        stream = ResidualStream()
     return regions, stream, found.whole
 
 
@@ -144,7 +144,7 @@ class _Finder:
         taken = {str(part.node.meta["op"]) for part in (*columns, *rows)} & self._taken
         if taken:
             raise NotSharedError(f"{', '.join(sorted(taken))} is in another region")
-        splits: dict[str, Split] = {}
+        splits: dict[str, ParameterSplit] = {}
         for linear, sections in growth.seeds.items():
             self._split(splits, linear.weight, linear.out_dim, sections)
             if linear.bias is not None:
@@ -168,16 +168,16 @@ class _Finder:
             draws=self._ids(growth.drawing),
         )
 
-    def _add_attention(self, attention: Attention) -> None:
+    def _add_attention(self, attention: AttentionCall) -> None:
         """A module with columns and rows inside; its second pair reads a tensor as large as its output."""
         name = str(attention.node.meta["op"])
         for number, (parts, units) in enumerate(zip(attention.splits, attention.units, strict=True)):
-            splits: dict[str, Split] = {}
+            splits: dict[str, ParameterSplit] = {}
             for path, dim, sections in parts:
                 self._split(splits, path, dim, sections)
             entries = self._entries([(source, attention.node) for source in attention.sources])
             if number:
-                entries = (Entry(tensor=str(attention.node.meta["tensor"]), op=name),)
+                entries = (RegionEntry(tensor=str(attention.node.meta["tensor"]), op=name),)
             self._regions.append(
                 Region(
                     kind="attention",
@@ -191,7 +191,7 @@ class _Finder:
         self._taken.add(name)
 
     def _gathered(self, kind: RegionKind, linear: Linear) -> Region:
-        splits: dict[str, Split] = {}
+        splits: dict[str, ParameterSplit] = {}
         self._split(splits, linear.weight, linear.out_dim, (linear.features,))
         if linear.bias is not None:
             self._split(splits, linear.bias, 0, (linear.features,))
@@ -202,8 +202,8 @@ class _Finder:
             splits=tuple(splits.values()),
         )
 
-    def _channels(self, convolution: Convolution) -> Region:
-        splits: dict[str, Split] = {}
+    def _channels(self, convolution: ConvolutionCall) -> Region:
+        splits: dict[str, ParameterSplit] = {}
         dim, shape = convolution.split_dim, self._parameter(convolution.weight).shape
         self._split(splits, convolution.weight, dim, (shape[dim],))
         if convolution.bias is not None:
@@ -230,15 +230,15 @@ class _Finder:
                     return False
         return True
 
-    def _add_lookup(self, lookup: Lookup) -> None:
+    def _add_lookup(self, lookup: LookupCall) -> None:
         rows, features = self._parameter(lookup.weight).shape
         if lookup.source.meta.get("constant") or rows < features:
             return
-        splits: dict[str, Split] = {}
+        splits: dict[str, ParameterSplit] = {}
         self._split(splits, lookup.weight, 0, (rows,))
         self._regions.append(Region(kind="embedding", rows=self._ids([lookup.node]), splits=tuple(splits.values())))
 
-    def _entries(self, read: Sequence[tuple[fx.Node, fx.Node]]) -> tuple[Entry, ...]:
+    def _entries(self, read: Sequence[tuple[fx.Node, fx.Node]]) -> tuple[RegionEntry, ...]:
         """Each tensor that wants a gradient once, with its first reader."""
         first: dict[str, str] = {}
         for source, reader in read:
@@ -248,11 +248,11 @@ class _Finder:
             reading = str(reader.meta["op"])
             if name not in first or self._order[reading] < self._order[first[name]]:
                 first[name] = reading
-        return tuple(Entry(tensor=name, op=op) for name, op in first.items())
+        return tuple(RegionEntry(tensor=name, op=op) for name, op in first.items())
 
-    def _split(self, splits: dict[str, Split], path: str, dim: int, sections: tuple[int, ...]) -> None:
+    def _split(self, splits: dict[str, ParameterSplit], path: str, dim: int, sections: tuple[int, ...]) -> None:
         name = self._name(path)
-        splits[name] = Split(parameter=name, dim=dim, sections=sections)
+        splits[name] = ParameterSplit(parameter=name, dim=dim, sections=sections)
 
     def _name(self, path: str) -> str:
         return self._names[id(self._parameter(path))]

@@ -23,7 +23,7 @@ from trimaran.graph.sharding.calls import (
 from trimaran.graph.sharding.layers import linear_of
 from trimaran.graph.sharding.random_numbers import Draw, draw_of, draws_inside, may_draw
 from trimaran.graph.sharding.rules import split_by_rule
-from trimaran.graph.types import Entry, Region, Stream
+from trimaran.graph.types import Region, RegionEntry, ResidualStream
 from trimaran.user_code.model import has_user_hooks
 
 _DIM = 1  # of [samples, places, features]
@@ -198,7 +198,7 @@ def start_streaming(owner: fx.GraphModule, regions: Sequence[Region]) -> Streami
 
 def describe_stream(
     found: Streaming, regions: Sequence[Region], names: Mapping[int, str], readers: Mapping[str, Collection[str]]
-) -> Stream:
+) -> ResidualStream:
     """A stream as pure data; an empty one where a parameter is read inside and outside of it.
 
     Args:
@@ -218,17 +218,17 @@ def describe_stream(
             tensors.append(owner.get_parameter(linear.bias))
     partial = tuple(dict.fromkeys(names[id(tensor)] for tensor in tensors if tensor.requires_grad))
     if any(not set(readers[name]) <= {*ops, *sources} for name in partial):
-        return Stream()
+        return ResidualStream()
     first: dict[str, str] = {}
     for taken in sorted(found.taken, key=lambda taken: found.place(taken.reader)):
         if taken.source.meta.get("wants_gradient"):
             first.setdefault(_name(taken.source, owner, names), str(taken.reader.meta["op"]))
-    return Stream(
+    return ResidualStream(
         ops=ops,
         sources=tuple(name for region in regions for name in region.rows if name in sources),
         partial=partial,
-        entries=tuple(Entry(tensor=name, op=op) for name, op in first.items()),
-        exits=tuple(Entry(tensor=str(node.meta["tensor"]), op=str(node.meta["op"])) for node in found.exits),
+        entries=tuple(RegionEntry(tensor=name, op=op) for name, op in first.items()),
+        exits=tuple(RegionEntry(tensor=str(node.meta["tensor"]), op=str(node.meta["op"])) for node in found.exits),
         length=found.units,
     )
 

@@ -70,8 +70,8 @@ from trimaran.graph.trace.calls import (
 )
 from trimaran.graph.trace.in_place_changes import changed_error
 from trimaran.graph.trace.live_bytes import WEIGHTS
-from trimaran.graph.trace.storages import PERSISTENT, Record, covered_bytes, has_storage, look, view_of
-from trimaran.graph.trace.tape import NOWHERE, ModulePaths, Place, Tape, in_backward
+from trimaran.graph.trace.storages import PERSISTENT, StorageRecord, covered_bytes, has_storage, look, view_of
+from trimaran.graph.trace.tape import NOWHERE, CallSite, ModulePaths, Tape, in_backward
 from trimaran.graph.trace.types import Role, Shape, StepTrace, Tick, TraceOp, TraceStorage, Value
 from trimaran.graph.types import OUTSIDE, Phase
 
@@ -86,7 +86,7 @@ class Aside(Protocol):
         """A new storage on the device, with the bytes."""
 
 
-class Store(Protocol):
+class ByteStore(Protocol):
     """Where bytes are put aside."""
 
     def put(self, storage: torch.UntypedStorage) -> Aside:
@@ -147,7 +147,7 @@ def _ender(tape: Tape, users: list[int]) -> Any:
     return gone
 
 
-class Handle:
+class SavedHandle:
     """What autograd holds in the place of a tensor."""
 
     __slots__ = ("__weakref__", "_tape", "counter", "description", "dropped", "kept", "saved_version", "tick", "view")
@@ -186,7 +186,7 @@ class SavedTensors:
         store: where bytes are put aside
     """
 
-    def __init__(self, tape: Tape, meet: Any, store: Store) -> None:
+    def __init__(self, tape: Tape, meet: Any, store: ByteStore) -> None:
         self._tape = tape
         self._meet = meet
         self._store = store
@@ -215,13 +215,13 @@ class SavedTensors:
             tape.packs += 1
             tape.events.append(tick)
             record.packed_at.add(record.version)
-            return Handle(tape, tensor, tick, self._drop(number, tensor))
+            return SavedHandle(tape, tensor, tick, self._drop(number, tensor))
         finally:
             tape.busy = False
 
     def unpack(self, handle: Any) -> torch.Tensor:
         """Give a tensor back."""
-        if not isinstance(handle, Handle):
+        if not isinstance(handle, SavedHandle):
             return handle  # type: ignore[no-any-return]
         tape, was_busy = self._tape, self._tape.busy
         handle.check()
@@ -263,7 +263,7 @@ class SavedTensors:
             self._dropped[number, record.version] = dropped
         return dropped
 
-    def _note(self, handle: Handle) -> Tick | None:
+    def _note(self, handle: SavedHandle) -> Tick | None:
         tape = self._tape
         if tape.stopped:
             return None
@@ -550,7 +550,7 @@ class Operations(TorchDispatchMode):
             if number is not None and self.tape.book.records[number].role is Role.ACTIVATION:
                 self.tape.book.records[number].role = Role.GRADIENT
 
-    def _place(self) -> Place:
+    def _place(self) -> CallSite:
         """Where the operation that runs is called from."""
         place = self.paths.current
         node = torch._C._current_autograd_node() if place is NOWHERE else None
@@ -559,7 +559,7 @@ class Operations(TorchDispatchMode):
         if node.name() == ACCUMULATION:
             number = self.tape.book.find(node.variable.untyped_storage())  # type: ignore[attr-defined]
             name = self.tape.book.names.get(number, "") if number is not None else ""
-            return Place(name.rpartition(".")[0], name or OUTSIDE)
+            return CallSite(name.rpartition(".")[0], name or OUTSIDE)
         return self.paths.of_node(node._sequence_nr())
 
 
@@ -741,13 +741,13 @@ def finished(tape: Tape) -> Recording:
     return Recording(trace=trace, calls=tape.calls, externals=externals)
 
 
-def _settle(record: Record) -> None:
+def _settle(record: StorageRecord) -> None:
     """What no operation made, and what stays, was there before the step: a bucket of gradients, met as it is filled."""
     if record.unseen and record.end is None and record.role is Role.ACTIVATION:
         record.role, record.birth = Role.GRADIENT, -1
 
 
-def _storage(number: int, record: Record, ticks: list[Tick], length: int, *, on_device: bool) -> TraceStorage:
+def _storage(number: int, record: StorageRecord, ticks: list[Tick], length: int, *, on_device: bool) -> TraceStorage:
     """The storage of a record. What is on another device takes no memory of this one, and no plan can move it."""
     outside_end = length if record.end is None else min(record.end, length)
     packs = [tick for tick in ticks if tick.kind == "pack"]
@@ -767,7 +767,7 @@ def _storage(number: int, record: Record, ticks: list[Tick], length: int, *, on_
     )
 
 
-def _is_on_device(tape: Tape, record: Record) -> bool:
+def _is_on_device(tape: Tape, record: StorageRecord) -> bool:
     return not record.elsewhere and tape.place in (None, record.device)
 
 
@@ -805,7 +805,7 @@ class Recorder:
         self,
         model: nn.Module | None = None,
         *,
-        store: Store | None = None,
+        store: ByteStore | None = None,
         hooks: bool = True,
         follow: bool = True,
         opaque: bool = False,

@@ -21,7 +21,7 @@ PERSISTENT = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER})
 
 
 @dataclass(slots=True)
-class Record:
+class StorageRecord:
     """What is known so far of a storage.
 
     Attributes:
@@ -65,7 +65,7 @@ class StorageBook:
 
     def __init__(self, now: Callable[[], int]) -> None:
         self.elsewhere: Callable[[torch.UntypedStorage], bool] | None = None
-        self.records: list[Record] = []
+        self.records: list[StorageRecord] = []
         self.names: dict[int, str] = {}
         self._now = now
         self._numbers: dict[int, int] = {}
@@ -76,7 +76,7 @@ class StorageBook:
         return self._numbers.get(storage._cdata)
 
     def add(self, storage: torch.UntypedStorage, role: Role, birth: int, module: str = "", unseen: bool = False) -> int:
-        """Give a new storage a number; see `Record`."""
+        """Give a new storage a number; see `StorageRecord`."""
         number = len(self.records)
 
         def gone() -> None:
@@ -84,7 +84,7 @@ class StorageBook:
 
         reference = self._watch(storage, number, gone)
         self.records.append(
-            Record(
+            StorageRecord(
                 nbytes=storage.nbytes(),
                 device=storage.device,
                 role=role,

@@ -122,7 +122,7 @@ class Tape:
         return Phase.FORWARD
 
 
-class Watch:
+class ModuleHook:
     """Passes what a module tells its hooks on.
 
     Args:
@@ -130,7 +130,7 @@ class Watch:
 
     Example:
         >>> import copy
-        >>> watch = Watch(lambda *given: len(given))
+        >>> watch = ModuleHook(lambda *given: len(given))
         >>> watch("module", (1, 2)), copy.deepcopy(watch)("module", (1, 2))
         (2, None)
     """
@@ -147,7 +147,7 @@ class Watch:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-class Place(NamedTuple):
+class CallSite(NamedTuple):
     """Where an operation is called from.
 
     Attributes:
@@ -159,7 +159,7 @@ class Place(NamedTuple):
     origin: str
 
 
-NOWHERE = Place("", OUTSIDE)
+NOWHERE = CallSite("", OUTSIDE)
 """Outside of all modules."""
 
 
@@ -180,10 +180,10 @@ class ModulePaths:
         self._repeats: dict[str, int] = {}  # of each module since its last call in the forward
         self._functions: dict[str, list[str]] = {}  # of each call, in order
         self._replayed: dict[str, Iterator[str]] = {}  # of each call that runs again, those to come
-        self._stack: list[Place] = []
-        self._function: Place | None = None
+        self._stack: list[CallSite] = []
+        self._function: CallSite | None = None
         self._numbers: list[int] = []
-        self._places: list[Place] = []
+        self._places: list[CallSite] = []
         self._handles: list[Any] = []
         if root is not None:
             self._adopt(root, "")
@@ -197,8 +197,8 @@ class ModulePaths:
             ]
             return
         for module in dict.fromkeys(_not_compiled(self._roots[0])):
-            self._handles.append(module.register_forward_pre_hook(Watch(self._begin)))
-            self._handles.append(module.register_forward_hook(Watch(self._end), always_call=True))
+            self._handles.append(module.register_forward_pre_hook(ModuleHook(self._begin)))
+            self._handles.append(module.register_forward_hook(ModuleHook(self._end), always_call=True))
 
     def remove(self) -> None:
         """Follow them no more, and let go of them."""
@@ -209,11 +209,11 @@ class ModulePaths:
         self._roots.clear()
 
     @property
-    def current(self) -> Place:
+    def current(self) -> CallSite:
         """What runs."""
         return self._function or (self._stack[-1] if self._stack else NOWHERE)
 
-    def of_node(self, number: int) -> Place:
+    def of_node(self, number: int) -> CallSite:
         """What ran when autograd made the node of that number; `NOWHERE` where unknown."""
         place = bisect.bisect_right(self._numbers, number) - 1
         return self._places[place] if place >= 0 else NOWHERE
@@ -231,7 +231,7 @@ class ModulePaths:
             name = next(self._replayed.get(caller.origin, iter(())), name)
         else:
             return
-        self._function = Place(caller.module, f"{caller.origin}/{name}")
+        self._function = CallSite(caller.module, f"{caller.origin}/{name}")
         self._mark()
 
     def end_function(self) -> None:
@@ -253,7 +253,7 @@ class ModulePaths:
         origin = f"{path}@{number}" if number else path or ROOT
         if again:
             self._replayed[origin] = iter(self._functions.get(origin, ()))
-        self._stack.append(Place(path, origin))
+        self._stack.append(CallSite(path, origin))
         self._mark()
 
     def _end(self, module: nn.Module, _: Any, __: Any) -> None:

@@ -69,7 +69,7 @@ _MOST_CALLS = 10_000
 Call = Callable[[], object]
 
 
-class Timed(NamedTuple):
+class TimedWork(NamedTuple):
     """The work that a duration is of.
 
     Attributes:
@@ -81,7 +81,7 @@ class Timed(NamedTuple):
     size: int = 0
 
 
-def measure_device(world: World) -> dict[Timed, Rounds]:
+def measure_device(world: World) -> dict[TimedWork, Rounds]:
     """Durations of one call of each kind on this rank [s].
 
     Args:
@@ -89,7 +89,7 @@ def measure_device(world: World) -> dict[Timed, Rounds]:
     """
     calls = dict(_calls(world.device))
     repeats = {timed: _repeats(call, world) for timed, call in calls.items()}
-    rounds: dict[Timed, Rounds] = {}
+    rounds: dict[TimedWork, Rounds] = {}
     for _ in range(ROUNDS):
         for timed, call in calls.items():
             meet(world)
@@ -98,7 +98,7 @@ def measure_device(world: World) -> dict[Timed, Rounds]:
     return rounds
 
 
-def device_figures(ranks: Sequence[Mapping[Timed, Rounds]], *, name: str, kind: str, how: str) -> DeviceFigures:
+def device_figures(ranks: Sequence[Mapping[TimedWork, Rounds]], *, name: str, kind: str, how: str) -> DeviceFigures:
     """The figures of a device.
 
     Args:
@@ -108,15 +108,16 @@ def device_figures(ranks: Sequence[Mapping[Timed, Rounds]], *, name: str, kind: 
         how: a word on how they were taken
 
     Example:
-        >>> call = {Timed("product", 10): [[1.0]], Timed("copy"): [[2.0]], Timed("axpy"): [[3.0]]}
-        >>> figures = device_figures([call | {Timed("operator"): [[1e-6]]}], name="a core", kind="cpu", how="by hand")
+        >>> call = {TimedWork("product", 10): [[1.0]], TimedWork("copy"): [[2.0]], TimedWork("axpy"): [[3.0]]}
+        >>> call[TimedWork("operator")] = [[1e-6]]
+        >>> figures = device_figures([call], name="a core", kind="cpu", how="by hand")
         >>> figures.products[0].flops_per_s.value, figures.copy_bytes_per_s.value / VECTOR_BYTES
         (2000.0, 1.0)
     """
     costs = {timed: summarize(rounds, how=how) for timed, rounds in pool(ranks).items()}
 
     def traffic(what: str, times: int) -> Estimate:
-        return reciprocal(costs[Timed(what)], times * VECTOR_BYTES)
+        return reciprocal(costs[TimedWork(what)], times * VECTOR_BYTES)
 
     return DeviceFigures(
         name=name,
@@ -129,19 +130,19 @@ def device_figures(ranks: Sequence[Mapping[Timed, Rounds]], *, name: str, kind: 
         ),
         copy_bytes_per_s=traffic("copy", 2),
         axpy_bytes_per_s=traffic("axpy", 3),
-        operator_s=duration(costs[Timed("operator")]),
+        operator_s=duration(costs[TimedWork("operator")]),
     )
 
 
-def _calls(device: str) -> Iterator[tuple[Timed, Call]]:
+def _calls(device: str) -> Iterator[tuple[TimedWork, Call]]:
     for width in WIDTHS:
-        yield Timed("product", width), _product(width, device)
+        yield TimedWork("product", width), _product(width, device)
     x, y = (torch.ones(VECTOR_BYTES // 4, device=device) for _ in range(2))
-    yield Timed("copy"), lambda: y.copy_(x)
+    yield TimedWork("copy"), lambda: y.copy_(x)
     # A small factor: sums of many calls stay finite.
-    yield Timed("axpy"), lambda: y.add_(x, alpha=1e-6)
+    yield TimedWork("axpy"), lambda: y.add_(x, alpha=1e-6)
     one = torch.ones(1, device=device)
-    yield Timed("operator"), lambda: one + one
+    yield TimedWork("operator"), lambda: one + one
 
 
 def _product(width: int, device: str) -> Call:
@@ -163,7 +164,7 @@ def _repeats(call: Call, world: World) -> int:
     return max(1, min(_MOST_CALLS, int(_SAMPLE_S / max(seconds, 1e-9))))
 
 
-def _sample(timed: Timed, call: Call, repeats: int, world: World) -> float:
+def _sample(timed: TimedWork, call: Call, repeats: int, world: World) -> float:
     """Seconds of one call."""
     clock = open_clock(world)
     if timed.what == "operator" and not clock.host_blocks:

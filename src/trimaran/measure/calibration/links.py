@@ -62,10 +62,10 @@ from trimaran.pricing.transfers import HOST, HOST_RECEIVE, HOST_SEND, QUEUED, SE
 from trimaran.program.gradients import Compression
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import InFlight, Pending, all_gather, pack, reduce_scatter, unpack
-from trimaran.runtime.communication.compression import Codec, open_codec
+from trimaran.runtime.communication.compression import GradientCodec, open_codec
 from trimaran.runtime.communication.point_to_point import MessageLayout
 from trimaran.runtime.communication.shared_memory import Letterbox, Receiver, Sender, open_letterboxes
-from trimaran.runtime.record import Recorder
+from trimaran.runtime.record import RunRecorder
 from trimaran.runtime.streams import open_streams
 
 HANDLING_SIZES = (16, 128 * 1024, 1024 * 1024, 4 * 1024 * 1024)
@@ -99,7 +99,7 @@ def measure_handling(
     Returns:
         One figure a transfer, the same list on every rank [s].
     """
-    exchange = _Exchange(world, nbytes, group, boxes)
+    exchange = _MeasuredExchange(world, nbytes, group, boxes)
     samples: list[float] = []
     for number in range(_WARM_UP + repeats):
         dist.barrier(group)
@@ -111,7 +111,7 @@ def measure_handling(
     return [float(value) for value in shared]
 
 
-class _Exchange:
+class _MeasuredExchange:
     """One transfer after another, as the interpreter does them."""
 
     def __init__(self, world: World, nbytes: int, group: dist.ProcessGroup, boxes: Sequence[Letterbox] = ()) -> None:
@@ -123,7 +123,7 @@ class _Exchange:
         self._layout = MessageLayout([spec], 1)
         self._tensor = torch.zeros(count, device=world.device)
         self._piece = torch.ones(_WIDTH, _WIDTH, device=world.device)
-        self._recorder = Recorder(world.rank, streams, None)
+        self._recorder = RunRecorder(world.rank, streams, None)
         self._instruction = Instruction(kind=Kind.SEND_FORWARD, rank=world.rank, peer=1 - world.rank)
         self._in_flight = InFlight(world.rank, streams, self._recorder)
 
@@ -280,7 +280,7 @@ def _hand_out(world: World, buffers: Iterator[torch.Tensor], group: dist.Process
     """
     members = tuple(range(dist.get_world_size(group)))
     streams = open_streams(world.device)
-    recorder = Recorder(world.rank, streams, None)
+    recorder = RunRecorder(world.rank, streams, None)
     in_flight = InFlight(world.rank, streams, recorder)
     posted = []
     for number in range(QUEUE):
@@ -345,7 +345,7 @@ _LARGEST_QUEUED = 1024 * 1024
 
 
 @dataclass(slots=True, kw_only=True)
-class _Point:
+class _CurvePoint:
     """A size of a curve.
 
     Attributes:
@@ -399,9 +399,9 @@ def measure_curves(world: World, keys: Sequence[CurveKey], *, sizes: Sequence[in
     return _curves(points, how=f"{world.backend}, {rounds} rounds")
 
 
-def _first_pass(bench: "_Bench", key: CurveKey, sizes: Sequence[int]) -> list[_Point]:
+def _first_pass(bench: "_Bench", key: CurveKey, sizes: Sequence[int]) -> list[_CurvePoint]:
     """The sizes of a curve that do not take too long, each with what it takes."""
-    points: list[_Point] = []
+    points: list[_CurvePoint] = []
     for nbytes in _sizes(key, sizes):
         if _expected_s(points, nbytes) > LONGEST_S:
             break
@@ -411,11 +411,11 @@ def _first_pass(bench: "_Bench", key: CurveKey, sizes: Sequence[int]) -> list[_P
         if seconds < _SAMPLES_S:
             # The first one takes longer, which would give a short transfer too few repeats.
             seconds, first = bench.timed(key, nbytes)
-        points.append(_Point(key=key, nbytes=nbytes, seconds=seconds, first=first))
+        points.append(_CurvePoint(key=key, nbytes=nbytes, seconds=seconds, first=first))
     return points
 
 
-def _expected_s(points: Sequence[_Point], nbytes: int) -> float:
+def _expected_s(points: Sequence[_CurvePoint], nbytes: int) -> float:
     """Expected time of the next size, in a straight line through the two before it [s].
 
     0 where these are too small to tell: what scheduling adds to them differs by more than what their bytes take.
@@ -433,7 +433,7 @@ def _count_rounds(spent_s: float, round_s: float) -> int:
     return max(least, min(ROUNDS, int((BOX_S - spent_s) / max(round_s, 1e-9))))
 
 
-def _curves(points: Iterable[_Point], *, how: str) -> dict[CurveKey, Curve]:
+def _curves(points: Iterable[_CurvePoint], *, how: str) -> dict[CurveKey, Curve]:
     curves: dict[CurveKey, Curve] = {}
     for point in points:
         # One round alone would have an interval without width.
@@ -613,7 +613,9 @@ def _passes(world: World, compression: Compression, nbytes: int, units: int) -> 
     return cycle([_encoding_pass(world, codec, gradients, parameters) for gradients, parameters in made])
 
 
-def _encoding_pass(world: World, codec: Codec, gradients: torch.Tensor, parameters: Sequence[torch.Tensor]) -> _Pass:
+def _encoding_pass(
+    world: World, codec: GradientCodec, gradients: torch.Tensor, parameters: Sequence[torch.Tensor]
+) -> _Pass:
     def run() -> tuple[float, float]:
         synchronize(world)
         start_s = time.perf_counter()

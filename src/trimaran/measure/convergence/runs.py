@@ -112,7 +112,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TrainingResult:
     """Training that has ended.
 
     Attributes:
@@ -133,7 +133,7 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Trained):
+class TrainingOutcome(TrainingResult):
     """Result of one training.
 
     Attributes:
@@ -150,7 +150,7 @@ def train_to_target(
     report: Callable[[float, float], None] = lambda epochs, metric: None,
     *,
     batch: int,
-) -> Outcome:
+) -> TrainingOutcome:
     """Train one job on one device.
 
     Args:
@@ -171,8 +171,8 @@ def train_to_target(
     per_epoch = min(feed.epoch_samples, feed.batches * batch)
     samples, updates, seconds, last = 0, 0, 0.0, 0.0
 
-    def outcome(end: End) -> Outcome:
-        return Outcome(
+    def outcome(end: End) -> TrainingOutcome:
+        return TrainingOutcome(
             end=end,
             epochs=samples / per_epoch,
             samples=samples,
@@ -211,7 +211,7 @@ def train_to_target(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run(Trained):
+class TrainingRun(TrainingResult):
     """A run that has ended, as it is kept.
 
     Attributes:
@@ -295,7 +295,7 @@ def opened(folder: Path) -> Iterator[None]:
         yield
 
 
-def read_runs(folder: Path) -> list[Run]:
+def read_runs(folder: Path) -> list[TrainingRun]:
     """The finished runs of a folder; none where there is no file.
 
     Raises:
@@ -310,7 +310,7 @@ def read_runs(folder: Path) -> list[Run]:
     for number, line in enumerate(lines[:-1], start=1):
         try:
             place = f"{path}:{number}"
-            runs.append(from_plain(decode_json(line, source=place), Run, source=place))
+            runs.append(from_plain(decode_json(line, source=place), TrainingRun, source=place))
         except TrimaranError as error:
             raise CorruptDataError(
                 f"{error.message}: the line is damaged; remove it, and the run is done again",
@@ -320,7 +320,7 @@ def read_runs(folder: Path) -> list[Run]:
     return runs
 
 
-def add_run(folder: Path, run: Run) -> None:
+def add_run(folder: Path, run: TrainingRun) -> None:
     """Append a finished run.
 
     Raises:
@@ -348,7 +348,9 @@ def _end_line(path: Path) -> None:
             file.truncate(whole)
 
 
-def find_run(runs: Sequence[Run], *, batch: int, seed: int, target: float | None, most: float) -> Run | None:
+def find_run(
+    runs: Sequence[TrainingRun], *, batch: int, seed: int, target: float | None, most: float
+) -> TrainingRun | None:
     """The last finished run of a batch and seed that need not be run again; None: there is none.
 
     Args:

@@ -179,7 +179,7 @@ class RankFindings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Findings:
+class TimeFindings:
     """Where the time of a job goes.
 
     Attributes:
@@ -214,8 +214,8 @@ class Findings:
     counts: Mapping[str, float]
     elsewhere: int
     queued: float
-    halves: Sequence["Findings"]
-    quiet: "Findings | None" = None
+    halves: Sequence["TimeFindings"]
+    quiet: "TimeFindings | None" = None
 
     @property
     def first(self) -> RankFindings:
@@ -228,7 +228,7 @@ class Findings:
         return self.ranks[0].record.facts
 
 
-def analyse(records: Sequence[ProcessRecord]) -> Findings:
+def analyse(records: Sequence[ProcessRecord]) -> TimeFindings:
     """Find where the time goes.
 
     Args:
@@ -259,7 +259,7 @@ def analyse_steps(
     *,
     quiet: bool = False,
     ends: Sequence[int] = (),
-) -> Findings:
+) -> TimeFindings:
     """Where the time of some steps goes.
 
     Args:
@@ -279,7 +279,7 @@ def analyse_steps(
     each_step = [mean_step([own[number] for own in parts]) for number in range(len(common))]
     uneven_s, uneven_samples, slower_s = _uneven(times, fixed_share(job) or 0.0)
     names = ("forwards", "backwards", "samples", "syncs", "collectives", "collective_nbytes", "dry", "batches_loaded")
-    return Findings(
+    return TimeFindings(
         ranks=ranks,
         mean=mean_step(each_step),
         blocks=[mean_step(each_step[low:high]) for low, high in edges],

@@ -86,7 +86,7 @@ class _Memory(msgspec.Struct, frozen=True):
     total_nbytes: _Count | None = None
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _SourceLine(msgspec.Struct, frozen=True):
     kind: str
     line: str
     function: str
@@ -125,7 +125,7 @@ class _Written(msgspec.Struct, frozen=True):
     loader: _Loader | None
     memory: _Memory
     again: _Again | None
-    places: list[_Place] = []
+    places: list[_SourceLine] = []
 
 
 def parse_record(plain: Mapping[str, Any], *, source: str) -> ProcessRecord:

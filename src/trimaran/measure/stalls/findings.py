@@ -8,7 +8,7 @@ from trimaran.base.errors import ExecutionError
 from trimaran.base.timeline import COMPUTE
 from trimaran.measure.observe.records import mean_step
 from trimaran.measure.stalls.rank import RankRun
-from trimaran.measure.stalls.steps import WAYS, Split, TimedStep, Way, calm, spans_by_step, split_steps
+from trimaran.measure.stalls.steps import WAYS, StepSplit, TimedStep, Way, calm, spans_by_step, split_steps
 from trimaran.program.types import Kind, Program
 
 
@@ -26,9 +26,9 @@ class WayFindings:
         prepared_s: preparing, likewise [s]
     """
 
-    mean: Split
-    blocks: tuple[Split, ...]
-    ranks: tuple[Split, ...]
+    mean: StepSplit
+    blocks: tuple[StepSplit, ...]
+    ranks: tuple[StepSplit, ...]
     steps: int
     calm: tuple[tuple[int, ...], ...]
     read_s: float
@@ -48,7 +48,7 @@ class StallFindings:
 
     ways: Mapping[Way, WayFindings]
     runs: tuple[RankRun, ...]
-    splits: Sequence[Mapping[int, Split]]
+    splits: Sequence[Mapping[int, StepSplit]]
     update_s: float
 
 
@@ -81,7 +81,7 @@ def analyse_stalls(program: Program, runs: Sequence[RankRun], *, host_blocks: bo
 
 
 def _of_way(
-    own: Sequence[Sequence[TimedStep]], splits: Sequence[Mapping[int, Split]], reads: Sequence[bool]
+    own: Sequence[Sequence[TimedStep]], splits: Sequence[Mapping[int, StepSplit]], reads: Sequence[bool]
 ) -> WayFindings:
     numbers: dict[int, list[int]] = defaultdict(list)
     for step in own[0]:

@@ -44,7 +44,7 @@ from trimaran.runtime.data.batch_shares import Share, microbatch_sizes
 from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.data.orders import draw_order
 from trimaran.runtime.data.pipeline import Feed
-from trimaran.runtime.data.prefetch import Loading
+from trimaran.runtime.data.prefetch import LoadingTimes
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.record import STEPS_KEPT
 from trimaran.user_code.datasets import reading_fault
@@ -144,9 +144,9 @@ class KeptShare(Share):
         """One microbatch; see `Share.microbatch`."""
         return self._batches.get(number)
 
-    def loading(self, number: int) -> Loading:
+    def loading(self, number: int) -> LoadingTimes:
         """Nothing: it is there."""
-        return Loading(samples=self.sizes[number])
+        return LoadingTimes(samples=self.sizes[number])
 
 
 class Probe:
@@ -294,7 +294,7 @@ def run_ways(
     Raises:
         InputError: the data set raises, or does not fill one global batch
     """
-    run = _Run(executor, feeding)
+    run = _MeasuredSteps(executor, feeding)
     total, length = run.feed.samples, run.feed.epoch_samples
     if total is None or length is None or run.feed.streams:
         raise InputError(
@@ -347,14 +347,14 @@ def run_ways(
 
 
 @dataclass(slots=True)
-class _Run:
+class _MeasuredSteps:
     """The steps of a rank, as they are taken."""
 
     executor: Executor
     feeding: Feeding
     feed: Feed = field(init=False)
     steps: list[TimedStep] = field(default_factory=list)
-    loadings: list[Loading] = field(default_factory=list)
+    loadings: list[LoadingTimes] = field(default_factory=list)
     timelines: list[Timeline] = field(default_factory=list)
     kept: KeptShare = field(init=False)
     seen: int = 0

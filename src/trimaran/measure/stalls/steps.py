@@ -29,14 +29,14 @@ from typing import Literal, get_args
 
 from trimaran.base.timeline import COMPUTE, HOST, WAIT, Span, Timeline
 from trimaran.program.types import Kind, Program
-from trimaran.runtime.data.prefetch import Loading
+from trimaran.runtime.data.prefetch import LoadingTimes
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A step of a job by what it was spent on: classes that do not overlap and sum to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class StepSplit:
     """Time of a step of one rank, or of the mean of many [s].
 
     Attributes:
@@ -69,11 +69,11 @@ class Split:
         return self.fetch + self.prepare + self.copy
 
 
-CLASSES = tuple(field.name for field in fields(Split))
+CLASSES = tuple(field.name for field in fields(StepSplit))
 """The classes, in the order in which they are shown."""
 
 
-def calm(blocks: Sequence[Split]) -> list[int]:
+def calm(blocks: Sequence[StepSplit]) -> list[int]:
     """Which blocks are of ordinary length: half of them, none of the quarter of the longest or of the shortest.
 
     What another program does for a moment makes a block longer; the classes of the blocks that are left still sum.
@@ -86,7 +86,7 @@ def calm(blocks: Sequence[Split]) -> list[int]:
 
     Example:
         >>> parts = dict.fromkeys(CLASSES, 0.0)
-        >>> calm([Split(**parts | {"compute": seconds}) for seconds in (1.0, 9.0, 1.1, 1.2)])
+        >>> calm([StepSplit(**parts | {"compute": seconds}) for seconds in (1.0, 9.0, 1.1, 1.2)])
         [2, 3]
     """
     aside = len(blocks) // 4
@@ -111,7 +111,7 @@ class LoadParts:
     rest: float = 0.0
 
 
-def sum_loadings(loadings: Sequence[Loading]) -> Loading | None:
+def sum_loadings(loadings: Sequence[LoadingTimes]) -> LoadingTimes | None:
     """The sum of several microbatches; None for none.
 
     Args:
@@ -120,14 +120,14 @@ def sum_loadings(loadings: Sequence[Loading]) -> Loading | None:
     if not loadings:
         return None
     names = ("read_s", "prepared_s", "waited_s", "taken_s", "copied_s")
-    return Loading(
+    return LoadingTimes(
         samples=sum(one.samples for one in loadings),
         in_line=all(one.in_line for one in loadings),
         **{name: sum(getattr(one, name) for one in loadings) for name in names},
     )
 
 
-def divide_loading(loading: Loading | None, load_s: float, *, host_blocks: bool = True) -> LoadParts:
+def divide_loading(loading: LoadingTimes | None, load_s: float, *, host_blocks: bool = True) -> LoadParts:
     """Split the time that a step waited for its loading.
 
     Args:
@@ -140,9 +140,9 @@ def divide_loading(loading: Loading | None, load_s: float, *, host_blocks: bool 
         Parts that sum to `load_s`.
 
     Example:
-        >>> divide_loading(Loading(samples=8, read_s=0.25, prepared_s=0.5), 1.0)
+        >>> divide_loading(LoadingTimes(samples=8, read_s=0.25, prepared_s=0.5), 1.0)
         LoadParts(fetch=0.25, prepare=0.5, copy=0.0, rest=0.25)
-        >>> divide_loading(Loading(samples=8, read_s=3.0, prepared_s=1.0, waited_s=0.5, in_line=False), 0.5)
+        >>> divide_loading(LoadingTimes(samples=8, read_s=3.0, prepared_s=1.0, waited_s=0.5, in_line=False), 0.5)
         LoadParts(fetch=0.375, prepare=0.125, copy=0.0, rest=0.0)
     """
     if loading is None:
@@ -190,7 +190,7 @@ class TimedStep:
     asked_s: float
     step_s: float
     busy_s: float = 0.0
-    loading: Loading | None = None
+    loading: LoadingTimes | None = None
 
 
 def split_steps(
@@ -199,7 +199,7 @@ def split_steps(
     steps: Sequence[Sequence[TimedStep]],
     *,
     host_blocks: bool = True,
-) -> list[dict[int, Split]]:
+) -> list[dict[int, StepSplit]]:
     """The split of each step of each rank.
 
     Args:
@@ -212,7 +212,7 @@ def split_steps(
         For each rank, splits by the number of the step; steps that were not recorded are left out.
     """
     no_loads = {instruction.id for instruction in program if instruction.kind is not Kind.LOAD}
-    found: list[dict[int, Split]] = [{} for _ in steps]
+    found: list[dict[int, StepSplit]] = [{} for _ in steps]
     lanes = {number: _lanes(spans) for number, spans in spans_by_step(timelines).items()}
     waited = {
         number: [_seconds(of.get((rank, WAIT), ())) for rank in range(len(steps))] for number, of in lanes.items()
@@ -273,9 +273,9 @@ def _shared(one: Sequence[Span], other: Sequence[Span]) -> float:
 
 def _split(
     step: TimedStep, *, load_s: float, compute_s: float, waited_s: float, shortest_s: float, host_blocks: bool
-) -> Split:
+) -> StepSplit:
     parts = divide_loading(step.loading, load_s, host_blocks=host_blocks)
-    return Split(
+    return StepSplit(
         fetch=parts.fetch,
         # Naming the share draws the order of its epoch, where it is the first of it. Workers start in a load.
         prepare=parts.prepare + step.asked_s,

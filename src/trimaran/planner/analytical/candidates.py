@@ -47,7 +47,7 @@ from trimaran.planner.analytical.given import (
 )
 from trimaran.planner.explanation.critical_path import limiter_of
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.pricing.analytical.fits_device import Need, Reserve, admitted, need_of, with_buffers
+from trimaran.pricing.analytical.fits_device import MemoryRange, Reserve, admitted, need_of, with_buffers
 from trimaran.pricing.analytical.layers import layer_forward, operations, prediction_operations, work
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, host_bytes, largest_rank
@@ -61,9 +61,9 @@ from trimaran.pricing.analytical.shapes import (
 )
 from trimaran.pricing.analytical.step_time import (
     MachineExchange,
-    Program,
     RankTraffic,
     ReplicaStep,
+    TransformerProgram,
     TransformerStep,
     head_forward,
     host_update_seconds,
@@ -125,7 +125,7 @@ class AnalyticalProblem:
     machine: Machine
     devices: int
     batch: int
-    program: Program
+    program: TransformerProgram
     bookkeeping: Bookkeeping
     pins: Pins = NO_PINS
     memory_bytes: int | None = None
@@ -235,7 +235,7 @@ class AnalyticalCandidate:
         return (self.memory.peak,)
 
     @property
-    def need(self) -> Need:
+    def need(self) -> MemoryRange:
         """What the rank that needs most needs, from least to most."""
         return need_of(self.memory, self.strategy)
 
@@ -535,7 +535,7 @@ _EXCHANGES: dict[tuple[int, float], MachineExchange] = {}
 
 _MOST_EXCHANGES = 16
 
-_ALONE: dict[tuple[Any, ...], tuple[tuple[TransformerShape, Program, Machine], float]] = {}
+_ALONE: dict[tuple[Any, ...], tuple[tuple[TransformerShape, TransformerProgram, Machine], float]] = {}
 """Bounds that are known, with what their keys name by identity."""
 
 _MOST_ALONE = 100_000
@@ -732,7 +732,7 @@ def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strat
         yield from box.groups(problem)
 
 
-class Family(NamedTuple):
+class RecomputeChoices(NamedTuple):
     """Strategies that differ in what replicas shard and where it is; the step of a replica they have in common.
 
     Attributes:
@@ -768,7 +768,7 @@ def families(
     *,
     without: Collection[ZeroStage] = (),
     rejected: Counter[str] | None = None,
-) -> Iterator[Family]:
+) -> Iterator[RecomputeChoices]:
     """The same without what is recomputed only where it fits no other way, which takes longer.
 
     Args:
@@ -785,7 +785,7 @@ def families(
     for schedule, chunks in _orders(problem, group) if states else ():
         together = _group(problem, group.pp, group.microbatches) if chunks > 1 else 0
         for layers in _segment_layers(problem, group, chunks):
-            family = Family(
+            family = RecomputeChoices(
                 varied(
                     group,
                     chunks=chunks,
@@ -803,7 +803,7 @@ def families(
             yield family
 
 
-def _with_room(problem: AnalyticalProblem, family: Family) -> Family:
+def _with_room(problem: AnalyticalProblem, family: RecomputeChoices) -> RecomputeChoices:
     """The same without what hosts have no room for."""
     fitting = (
         state

@@ -26,7 +26,7 @@ from trimaran.program.strategy import Axis, Strategy, missing_from_order, said_b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class CompleteStrategy:
     """A complete strategy, and the batch that it takes.
 
     Attributes:
@@ -48,7 +48,7 @@ def complete_strategy(
     devices: int | None = None,
     batch: int | None = None,
     usual_batch: int = 1,
-) -> Given:
+) -> CompleteStrategy:
     """The strategy that a name says, with what it leaves out.
 
     Args:
@@ -116,7 +116,7 @@ def complete_strategy(
             *notes,
             f"plan does not try vp{whole.chunks}: {shape.layers} layers are no equal chunks of pp{whole.pp}",
         )
-    return Given(strategy=whole, batch=whole.dp * whole.microbatch * whole.microbatches, notes=notes)
+    return CompleteStrategy(strategy=whole, batch=whole.dp * whole.microbatch * whole.microbatches, notes=notes)
 
 
 _KNOWN = "the analytical model of transformers has 1f1b, interleaved, zero-bubble, dualpipe and dualpipev"

@@ -38,8 +38,8 @@ from trimaran.planner.analytical.candidates import (
     AnalyticalProblem,
     Box,
     Choice,
-    Family,
     Least,
+    RecomputeChoices,
     boxes,
     boxes_below,
     families,
@@ -55,9 +55,9 @@ from trimaran.planner.analytical.candidates import (
 from trimaran.planner.analytical.guides import GUIDES, Guide, Order, recomputes_layers
 from trimaran.planner.best_first import best_first
 from trimaran.planner.choice import front_of
-from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.pins import NO_PINS, Pins, leaves_microbatches
 from trimaran.planner.result import Baseline, Search
-from trimaran.planner.work import Work, work_within
+from trimaran.planner.work import SearchWork, work_within
 from trimaran.pricing.analytical.fits_device import WHOLE, Reserve, bookkeeping_of, check_reserve
 from trimaran.pricing.analytical.layers import parameter_count
 from trimaran.pricing.analytical.lengths import Documents
@@ -67,9 +67,9 @@ from trimaran.pricing.analytical.programs import (
     usual_year,
 )
 from trimaran.pricing.analytical.shapes import TransformerShape
-from trimaran.pricing.analytical.step_time import Program, TransformerStep
+from trimaran.pricing.analytical.step_time import TransformerProgram, TransformerStep
 from trimaran.pricing.kernels.software import Software
-from trimaran.program.strategy import Degrees, Strategy, ZeroStage, read_recompute, said_by
+from trimaran.program.strategy import Degrees, Strategy, ZeroStage, read_recompute
 
 _NO_MODEL = ("cp", "pp", "tp")
 
@@ -147,7 +147,9 @@ def transformer_problem(
     )
 
 
-def program_of(device: Device, precision: Precision, software: Software | None, *, node_devices: int = 0) -> Program:
+def program_of(
+    device: Device, precision: Precision, software: Software | None, *, node_devices: int = 0
+) -> TransformerProgram:
     """The training program of a transformer on a device.
 
     Args:
@@ -331,7 +333,7 @@ class _Hunt:
     """
 
     problem: AnalyticalProblem
-    work: Work
+    work: SearchWork
     rejected: Counter[str] = field(default_factory=Counter)
     fitting: list[AnalyticalCandidate] = field(default_factory=list)
     lowest_s: float = float("inf")
@@ -440,7 +442,9 @@ class _Hunt:
             self.rejected["does not fit the memory of a device"] += 1
         return found
 
-    def _timed(self, families: Iterable[Family], bound_s: float, devices: int, *, is_last: bool = False) -> list[_Node]:
+    def _timed(
+        self, families: Iterable[RecomputeChoices], bound_s: float, devices: int, *, is_last: bool = False
+    ) -> list[_Node]:
         """Strategies with their steps, as far as they may matter; memory is looked at later, of the fastest first."""
         model, found, most_s = self.model(devices), list[_Node](), self.ratio * self.best_s
         for family in families:
@@ -458,7 +462,7 @@ class _Hunt:
                     self._slower += 1
         return found
 
-    def _fitting_of(self, family: Family, model: AnalyticalModel) -> Iterator[Family]:
+    def _fitting_of(self, family: RecomputeChoices, model: AnalyticalModel) -> Iterator[RecomputeChoices]:
         """Strategies of a family that fit, or fit with some of it recomputed, each by itself; see `_tried`."""
         for strategy in family.members:
             fitting = model.admitted(strategy)
@@ -466,12 +470,12 @@ class _Hunt:
             self.least_bytes = min(self.least_bytes, fitting[1].peak)
             fits = fitting[1].peak <= self.problem.memory_limit
             if fits:
-                yield Family(strategy)
+                yield RecomputeChoices(strategy)
             else:
                 self.rejected["does not fit the memory of a device"] += 1
             if not fits or fitting[0] is not strategy:
                 self._spend(MEASURED_S)
-                yield from map(Family, partly_recomputed(model.problem, strategy))
+                yield from map(RecomputeChoices, partly_recomputed(model.problem, strategy))
 
     def settled(self, node: _Node) -> _Node | None:
         """A strategy with its step, where only a bound of it is known: until something fits, few are tried of many.
@@ -507,7 +511,7 @@ class _Hunt:
             self.rejected["does not fit the memory of a device"] += 1
         if one.is_last or (fits and fitting[0] is one.strategy):
             return ()
-        some = map(Family, partly_recomputed(model.problem, one.strategy))
+        some = map(RecomputeChoices, partly_recomputed(model.problem, one.strategy))
         return self._timed(some, one.bound_s, devices, is_last=True)
 
     def _delayed(self, model: AnalyticalModel, what: _Group, group: Strategy, bound_s: float) -> float:
@@ -627,14 +631,14 @@ class _Hunt:
         self.ratio, is_complete = 1.0, self.is_complete
         if self.fitting:
             # Or what is left of a limit of the user's.
-            self.work = Work(limit_s=IDLE_S if self.problem.time_limit_s is None else self.work.left_s)
+            self.work = SearchWork(limit_s=IDLE_S if self.problem.time_limit_s is None else self.work.left_s)
         found = boxes_below(self.problem, self.best_s, most=most)
         waiting: dict[int, list[_Node]] = {}
         for box in found:
             waiting.setdefault(box.devices, []).append((box.bound_s, box.devices, box))
         # Over slow links few nodes may be fastest, whose bounds come last: so they come first, for half of the work.
         work, count = self.work, self.problem.machine.node.devices
-        self.work = Work(limit_s=work.left_s / 2.0)
+        self.work = SearchWork(limit_s=work.left_s / 2.0)
         while count <= most and self.fitting:
             waiting[count] = best_first(self, waiting.get(count, []), self.settled)
             count *= 2
@@ -698,7 +702,7 @@ def fastest(problem: AnalyticalProblem) -> AnalyticalCandidate:
     return _ordered(hunt)[0]
 
 
-def _explored(problem: AnalyticalProblem, work: Work) -> tuple[_Hunt, list[AnalyticalCandidate]]:
+def _explored(problem: AnalyticalProblem, work: SearchWork) -> tuple[_Hunt, list[AnalyticalCandidate]]:
     """The search on all devices and on fewer, and what fits on all of them.
 
     Where a user decides all degrees and they do not surely fit, what usually fits is taken. Otherwise nothing is: a
@@ -762,7 +766,7 @@ def nearby_batches(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> t
     """
     found = []
     for side in (-1, 1):
-        work = Work(limit_s=ASIDE_S)
+        work = SearchWork(limit_s=ASIDE_S)
         gains = [near for batch in _nearest(problem, side) for near in _at_batch(problem, chosen, batch, work)]
         most = max((near.faster for near in gains), default=0.0)
         found += [near for near in gains if near.faster >= most / 2.0][:1]
@@ -786,7 +790,9 @@ def _nearest(problem: AnalyticalProblem, side: int) -> list[int]:
     return sorted(found, key=lambda near: abs(near - batch))[:_MOST_ON_A_SIDE]
 
 
-def _at_batch(problem: AnalyticalProblem, chosen: AnalyticalCandidate, batch: int, work: Work) -> Iterator[NearbyBatch]:
+def _at_batch(
+    problem: AnalyticalProblem, chosen: AnalyticalCandidate, batch: int, work: SearchWork
+) -> Iterator[NearbyBatch]:
     """The best strategy at a batch; nothing where a sample takes as long as in the chosen one, or work is over."""
     if work.is_over:
         return
@@ -811,7 +817,7 @@ def _against(problem: AnalyticalProblem, hunt: _Hunt) -> str:
     return "" if replace(problem.pins, compress=False) == NO_PINS else "what you decided"
 
 
-def _with_fewer(problem: AnalyticalProblem, chosen: AnalyticalCandidate, work: Work) -> list[AnalyticalCandidate]:
+def _with_fewer(problem: AnalyticalProblem, chosen: AnalyticalCandidate, work: SearchWork) -> list[AnalyticalCandidate]:
     """The best of half and of a quarter of the devices, with the work that is left."""
     found = []
     for share in (2, 4):
@@ -819,7 +825,7 @@ def _with_fewer(problem: AnalyticalProblem, chosen: AnalyticalCandidate, work: W
         if problem.devices % share or count < 1 or work.is_over:
             continue
         fewer = replace(problem, devices=count, pins=replace(problem.pins, dp=None), ratio=1.0)
-        within = Work(limit_s=min(work.left_s, ASIDE_S))
+        within = SearchWork(limit_s=min(work.left_s, ASIDE_S))
         hunt = _Hunt(problem=fewer, work=within, fruitless_s=ASIDE_S)
         hunt.search_all_devices()
         found += sorted(hunt.fitting, key=lambda one: one.rank)[:1]
@@ -883,9 +889,8 @@ def _nothing_fits(hunt: _Hunt) -> str:
 
 def _one_microbatch(problem: AnalyticalProblem) -> str:
     pins = problem.pins
-    if not pins.strategy or {"microbatches", "microbatch"} & said_by(pins.strategy).keys() or pins.microbatch == 1:
-        return ""
-    return f" ({pins.strategy} is one microbatch of {pins.microbatch} sequences: m or mb says another number)"
+    told = f" ({pins.strategy} is one microbatch of {pins.microbatch} sequences: m or mb says another number)"
+    return told if leaves_microbatches(pins) and pins.microbatch != 1 else ""
 
 
 def glance(problem: AnalyticalProblem) -> AnalyticalCandidate | None:
@@ -897,7 +902,7 @@ def glance(problem: AnalyticalProblem) -> AnalyticalCandidate | None:
     short = replace(problem, ratio=1.0, lenient=bool(problem.pins.strategy))
     if least_state(short) > short.memory_limit:
         return None
-    hunt = _Hunt(problem=short, work=Work(limit_s=ASIDE_S), fruitless_s=GLANCE_S)
+    hunt = _Hunt(problem=short, work=SearchWork(limit_s=ASIDE_S), fruitless_s=GLANCE_S)
     hunt.search_all_devices()
     return min(hunt.fitting, key=lambda one: one.rank, default=None)
 
@@ -923,7 +928,7 @@ def baselines(problem: AnalyticalProblem) -> tuple[Baseline[AnalyticalCandidate]
 
 
 @dataclass(frozen=True, slots=True)
-class _Priced:
+class _BaselineStrategies:
     """Strategies of a baseline: those that fit, the least peak of all [bytes], and why others cannot be built."""
 
     fitting: list[AnalyticalCandidate]
@@ -931,7 +936,7 @@ class _Priced:
     reason: str
 
 
-def _fitting(problem: AnalyticalProblem, pins: Pins, order: Order = lambda _: ()) -> _Priced:
+def _fitting(problem: AnalyticalProblem, pins: Pins, order: Order = lambda _: ()) -> _BaselineStrategies:
     """Strategies that keep pins and fit; of those that recompute layers, and of the others, the first in an order."""
     pins = replace(pins, gradients=problem.pins.gradients, optimizer_state=problem.pins.optimizer_state)
     free, rejected = replace(problem, pins=pins), Counter[str]()
@@ -953,19 +958,19 @@ def _fitting(problem: AnalyticalProblem, pins: Pins, order: Order = lambda _: ()
                 if admitted[1].peak <= problem.memory_limit:
                     reached[again] = place
                     fitting.append(model.price(strategy, admitted))
-    return _Priced(fitting, least, next(iter(rejected), "cannot be built"))
+    return _BaselineStrategies(fitting, least, next(iter(rejected), "cannot be built"))
 
 
 def _place(placed: tuple[tuple[int, ...], Box]) -> tuple[int, ...]:
     return placed[0]
 
 
-def _tried(problem: AnalyticalProblem, guide: Guide) -> _Priced:
+def _tried(problem: AnalyticalProblem, guide: Guide) -> _BaselineStrategies:
     """What a guide says to try: with its first level of ZeRO, where there are devices to shard over."""
     return _fitting(problem, Pins(zero=guide.levels[0] if problem.devices > 1 else 0), guide.order)
 
 
-def _baseline(problem: AnalyticalProblem, role: str, *tried: _Priced) -> Baseline[AnalyticalCandidate]:
+def _baseline(problem: AnalyticalProblem, role: str, *tried: _BaselineStrategies) -> Baseline[AnalyticalCandidate]:
     """The fastest of what is tried."""
     fitting = [found for priced in tried for found in priced.fitting]
     if fitting:

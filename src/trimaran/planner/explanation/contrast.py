@@ -17,7 +17,7 @@ from trimaran.base.timeline import COMMUNICATION
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import Option, compared, may_be_as_fast, why_chosen
-from trimaran.planner.explanation.critical_path import INPUT_PIPELINE, Leg, Part, covered, critical_path, parts_of
+from trimaran.planner.explanation.critical_path import INPUT_PIPELINE, Leg, TimeClass, covered, critical_path, parts_of
 from trimaran.planner.problem import Problem, costs_of
 
 # A difference below this share of the step is not worth a word.
@@ -155,17 +155,17 @@ def _reasons(chosen: Anatomy, other: Anatomy) -> str:
 
 
 _WORDS: Mapping[str, str] = {
-    Part.LOAD: "loading",
-    Part.FORWARD: "forward",
-    Part.BACKWARD: "backward",
-    Part.SLOWED: "compute slowed by communication",
-    Part.EXCHANGE: "exposed gradient exchange",
-    Part.MESSAGES: "messages between stages",
-    Part.BUBBLE: "bubble",
-    Part.UPDATE: "update",
-    Part.AFTER: "copies of gradients and waits for the slowest",
-    Part.LOOP: "overhead of the loop",
-    Part.WAIT: "waiting",
+    TimeClass.LOAD: "loading",
+    TimeClass.FORWARD: "forward",
+    TimeClass.BACKWARD: "backward",
+    TimeClass.SLOWED: "compute slowed by communication",
+    TimeClass.EXCHANGE: "exposed gradient exchange",
+    TimeClass.MESSAGES: "messages between stages",
+    TimeClass.BUBBLE: "bubble",
+    TimeClass.UPDATE: "update",
+    TimeClass.AFTER: "copies of gradients and waits for the slowest",
+    TimeClass.LOOP: "overhead of the loop",
+    TimeClass.WAIT: "waiting",
 }
 
 

@@ -35,7 +35,7 @@ from trimaran.simulator.engine import Engine, Resources, after_step, steady
 from trimaran.simulator.tasks import ROUNDING, Tasks, build_tasks, prerequisites, released_by
 
 
-class Part(StrEnum):
+class TimeClass(StrEnum):
     """A class of time on the critical path; values are for people."""
 
     LOAD = "loading"
@@ -208,7 +208,7 @@ def _back_from(
     return tuple(reversed(legs))
 
 
-def parts_of(program: Program, legs: Sequence[Leg], *, placed: bool = False) -> dict[Part, float]:
+def parts_of(program: Program, legs: Sequence[Leg], *, placed: bool = False) -> dict[TimeClass, float]:
     """The time of each class on a critical path [s]; the classes sum to the step.
 
     Args:
@@ -217,17 +217,17 @@ def parts_of(program: Program, legs: Sequence[Leg], *, placed: bool = False) -> 
         placed: ranks are the places of a placement, and no stages
     """
     binding = None if placed else binding_segments(program, legs)
-    parts = dict.fromkeys(Part, 0.0)
+    parts = dict.fromkeys(TimeClass, 0.0)
 
-    def count(part: Part, seconds: float, alone_s: float) -> None:
+    def count(part: TimeClass, seconds: float, alone_s: float) -> None:
         slowed_s = seconds - alone_s if part in _SLOWED_APART and seconds - alone_s > ROUNDING * seconds else 0.0
         parts[part] += seconds - slowed_s
-        parts[Part.SLOWED] += slowed_s
+        parts[TimeClass.SLOWED] += slowed_s
 
     for leg in legs:
         if leg.instruction is None and leg.alone_s > 0.0 and len(program.ranks) == 1:
             # One device copies nothing into buffers, and waits for nobody.
-            parts[Part.LOOP] += leg.seconds
+            parts[TimeClass.LOOP] += leg.seconds
             continue
         covered_s = sum(one.seconds for one in leg.meanwhile)
         count(_part(leg.instruction, leg.alone_s, binding), max(0.0, leg.seconds - covered_s), leg.alone_s)
@@ -247,7 +247,7 @@ def binding_segments(program: Program, legs: Sequence[Leg]) -> frozenset[int]:
     spent = dict.fromkeys(held, 0.0)
     for leg in legs:
         for instruction, seconds, _ in ((leg.instruction, leg.seconds, 0.0), *leg.meanwhile):
-            if instruction is not None and _PART_OF.get(instruction.kind) in (Part.FORWARD, Part.BACKWARD):
+            if instruction is not None and _PART_OF.get(instruction.kind) in (TimeClass.FORWARD, TimeClass.BACKWARD):
                 spent[held[instruction.rank]] += seconds
     return max(spent, key=lambda segments: (spent[segments], -min(segments, default=0)), default=frozenset())
 
@@ -264,29 +264,29 @@ def _run(program: Program, costs: ProgramCosts) -> tuple[list[tuple[float, float
 
 
 # Kinds of compute, which communication at the same time slows down.
-_SLOWED_APART = frozenset({Part.LOAD, Part.FORWARD, Part.BACKWARD, Part.UPDATE})
+_SLOWED_APART = frozenset({TimeClass.LOAD, TimeClass.FORWARD, TimeClass.BACKWARD, TimeClass.UPDATE})
 
-_PART_OF: Mapping[Kind, Part] = {
-    Kind.LOAD: Part.LOAD,
-    Kind.FORWARD: Part.FORWARD,
-    Kind.EVALUATE: Part.FORWARD,
-    Kind.BACKWARD: Part.BACKWARD,
-    Kind.BACKWARD_INPUT: Part.BACKWARD,
-    Kind.BACKWARD_WEIGHT: Part.BACKWARD,
-    Kind.RECOMPUTE: Part.BACKWARD,
-    Kind.UPDATE: Part.UPDATE,
-    Kind.CLIP: Part.UPDATE,
+_PART_OF: Mapping[Kind, TimeClass] = {
+    Kind.LOAD: TimeClass.LOAD,
+    Kind.FORWARD: TimeClass.FORWARD,
+    Kind.EVALUATE: TimeClass.FORWARD,
+    Kind.BACKWARD: TimeClass.BACKWARD,
+    Kind.BACKWARD_INPUT: TimeClass.BACKWARD,
+    Kind.BACKWARD_WEIGHT: TimeClass.BACKWARD,
+    Kind.RECOMPUTE: TimeClass.BACKWARD,
+    Kind.UPDATE: TimeClass.UPDATE,
+    Kind.CLIP: TimeClass.UPDATE,
 }
 
 
-def _part(instruction: Instruction | None, alone_s: float, binding: frozenset[int] | None) -> Part:
+def _part(instruction: Instruction | None, alone_s: float, binding: frozenset[int] | None) -> TimeClass:
     if instruction is None:
-        return Part.AFTER if alone_s > 0.0 else Part.WAIT
+        return TimeClass.AFTER if alone_s > 0.0 else TimeClass.WAIT
     if instruction.kind in COLLECTIVES:
-        return Part.EXCHANGE
-    part = _PART_OF.get(instruction.kind, Part.MESSAGES)
-    if part in (Part.FORWARD, Part.BACKWARD) and binding is not None and instruction.segment not in binding:
-        return Part.BUBBLE
+        return TimeClass.EXCHANGE
+    part = _PART_OF.get(instruction.kind, TimeClass.MESSAGES)
+    if part in (TimeClass.FORWARD, TimeClass.BACKWARD) and binding is not None and instruction.segment not in binding:
+        return TimeClass.BUBBLE
     return part
 
 
@@ -294,19 +294,19 @@ INPUT_PIPELINE = "input pipeline"
 """Begin of the name of the bottleneck where the whole step waits for its data."""
 
 
-GROUPS: Mapping[str, Sequence[Part]] = {
-    "compute": (Part.FORWARD, Part.BACKWARD, Part.UPDATE),
-    "communication": (Part.EXCHANGE, Part.MESSAGES, Part.SLOWED, Part.AFTER),
-    "idle stages": (Part.BUBBLE, Part.WAIT),
-    "loading": (Part.LOAD,),
-    "overhead of the loop": (Part.LOOP,),
+GROUPS: Mapping[str, Sequence[TimeClass]] = {
+    "compute": (TimeClass.FORWARD, TimeClass.BACKWARD, TimeClass.UPDATE),
+    "communication": (TimeClass.EXCHANGE, TimeClass.MESSAGES, TimeClass.SLOWED, TimeClass.AFTER),
+    "idle stages": (TimeClass.BUBBLE, TimeClass.WAIT),
+    "loading": (TimeClass.LOAD,),
+    "overhead of the loop": (TimeClass.LOOP,),
 }
 """The classes of each group. Shortening what is not on the critical path changes nothing, and what a rank computes
 during an exchange stays without it, so that the groups are the possible gains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bottleneck:
+class StepBottleneck:
     """The bottleneck of a step: the largest group of classes of its critical path.
 
     Attributes:
@@ -322,7 +322,7 @@ class Bottleneck:
 
 def bottleneck(
     program: Program, legs: Sequence[Leg], strategy: Strategy, *, step_s: float, waits: bool = False
-) -> Bottleneck:
+) -> StepBottleneck:
     """What limits a step: the one account that plans, tables and explanations give.
 
     Args:
@@ -338,12 +338,12 @@ def bottleneck(
         groups = {name: spent for name, spent in groups.items() if spent or name in ("compute", "loading")}
     name = max(groups, key=lambda group: groups[group])
     seconds, subject = groups[name], name
-    if waits and parts[Part.LOAD] > 0.0:
-        subject, seconds = INPUT_PIPELINE, parts[Part.LOAD]
+    if waits and parts[TimeClass.LOAD] > 0.0:
+        subject, seconds = INPUT_PIPELINE, parts[TimeClass.LOAD]
     elif name == "compute" and strategy.pp > 1 and not strategy.parts:
         rows = sorted({strategy.rows[segment] for segment in binding_segments(program, legs)})
         subject = f"compute of stage {', '.join(map(str, rows))}"
-    return Bottleneck(subject=subject, groups=groups, limiter=limiter_of(subject, seconds, step_s))
+    return StepBottleneck(subject=subject, groups=groups, limiter=limiter_of(subject, seconds, step_s))
 
 
 def limiter_of(subject: str, seconds: float, step_s: float) -> str:

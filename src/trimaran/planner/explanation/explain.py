@@ -90,7 +90,7 @@ _RATIOS = (1, 2, 4)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class StrategyFilter:
     """A name, read.
 
     Attributes:
@@ -131,7 +131,7 @@ class Family:
         return lossless and spreading(strategy) & _KINDS <= self.named | implied
 
 
-def read_family(name: str) -> Family:
+def read_family(name: str) -> StrategyFilter:
     """Read a name.
 
     Args:
@@ -164,10 +164,10 @@ def read_family(name: str) -> Family:
         raise InputError(
             f'no strategy is called "{name}"; {hint if near else known}', code="strategy.unknown-name", strategy=name
         )
-    return Family(name=name, kinds=kinds, said=said)
+    return StrategyFilter(name=name, kinds=kinds, said=said)
 
 
-def imagine(family: Family) -> Sequence[Strategy]:
+def imagine(family: StrategyFilter) -> Sequence[Strategy]:
     """Strategies of a family that a search did not consider, as its words describe them.
 
     Example:
@@ -206,7 +206,7 @@ def imagine(family: Family) -> Sequence[Strategy]:
     )
 
 
-def compressions_of(family: Family) -> tuple[Compression, ...]:
+def compressions_of(family: StrategyFilter) -> tuple[Compression, ...]:
     """The compressions of gradients that the words of a family describe.
 
     Example:
@@ -368,7 +368,7 @@ class SimulatedCase:
 
     problem: Problem
     found: Search[Candidate]
-    why_not: Sequence[Family] = ()
+    why_not: Sequence[StrategyFilter] = ()
     changes: Sequence[Change] | None = None
     replan: Replan = chosen_after
 

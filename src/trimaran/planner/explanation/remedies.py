@@ -16,7 +16,7 @@ from trimaran.planner.analytical.candidates import AnalyticalCandidate, Analytic
 from trimaran.planner.analytical.search import fastest
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import Option
-from trimaran.planner.explanation.critical_path import INPUT_PIPELINE, Part
+from trimaran.planner.explanation.critical_path import INPUT_PIPELINE, TimeClass
 from trimaran.planner.explanation.what_if import Change, changed, changed_analytically
 from trimaran.planner.input_pipeline import changed_loading, limit_there, loading_changes
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory, reassess
@@ -280,7 +280,7 @@ def _trials(chosen: Candidate, parts: Mapping[str, float], problem: Problem) -> 
     bound = {part for part, seconds in parts.items() if seconds > least_s}
     strategy = chosen.strategy
     room = problem.room
-    if Part.LOAD in bound and room is not None and room.pipeline is not None:
+    if TimeClass.LOAD in bound and room is not None and room.pipeline is not None:
         for one in loading_changes(room.pipeline, strategy.feeding.workers, limit_there(chosen, problem)):
             yield _Trial(
                 id=one.id,
@@ -290,26 +290,26 @@ def _trials(chosen: Candidate, parts: Mapping[str, float], problem: Problem) -> 
                 assumption=one.assumption,
                 pipeline=one.pipeline,
             )
-    elif Part.LOAD in bound:
+    elif TimeClass.LOAD in bound:
         yield _Trial(
             id="load-ahead",
-            limiter=str(Part.LOAD),
+            limiter=str(TimeClass.LOAD),
             name="load ahead",
             action="Load the next batch in another process while this one computes.",
             assumption="there is a core to spare for it, and it keeps up.",
             change=Change(what="load", factor=0.0),
         )
-    if bound & {Part.EXCHANGE, Part.MESSAGES, Part.SLOWED}:
-        part = Part.MESSAGES if strategy.dp == 1 else Part.EXCHANGE
+    if bound & {TimeClass.EXCHANGE, TimeClass.MESSAGES, TimeClass.SLOWED}:
+        part = TimeClass.MESSAGES if strategy.dp == 1 else TimeClass.EXCHANGE
         yield from _in_communication(part, strategy, problem)
-    if Part.BUBBLE in bound or strategy.pp > 1:
+    if TimeClass.BUBBLE in bound or strategy.pp > 1:
         yield from _in_the_pipeline(strategy, problem)
     yield from _for_any(strategy, problem)
 
 
-def _in_communication(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
+def _in_communication(part: TimeClass, strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
     methods = [method for method in METHODS if is_priced(method, problem.table, problem.cluster)]
-    if part is Part.EXCHANGE and may_be_compressed(strategy) and methods:
+    if part is TimeClass.EXCHANGE and may_be_compressed(strategy) and methods:
         for method in methods:
             factor = samples_factor(method, problem.pins)
             yield _Trial(
@@ -359,7 +359,7 @@ def _in_the_pipeline(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
     if share % 2 == 0:
         yield _Trial(
             id="more-microbatches",
-            limiter=str(Part.BUBBLE),
+            limiter=str(TimeClass.BUBBLE),
             name=f"{2 * strategy.microbatches} microbatches",
             action="Split the batch into twice as many microbatches, so that the pipeline fills sooner.",
             assumption="nothing more.",
@@ -367,7 +367,7 @@ def _in_the_pipeline(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
         )
     yield _Trial(
         id="longer-pipeline-step",
-        limiter=str(Part.BUBBLE),
+        limiter=str(TimeClass.BUBBLE),
         name="a batch of twice the microbatches",
         action="Train with twice the global batch in twice as many microbatches: fill and drain once for both.",
         assumption="twice the batch needs no more epochs.",
@@ -377,7 +377,7 @@ def _in_the_pipeline(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
     if not strategy.parts:
         yield _Trial(
             id="other-schedule",
-            limiter=str(Part.BUBBLE),
+            limiter=str(TimeClass.BUBBLE),
             name="the other schedule",
             action="Run the other order of forwards and backwards.",
             assumption="nothing more.",

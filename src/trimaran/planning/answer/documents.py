@@ -18,7 +18,7 @@ from trimaran.planner.problem import lack_of_memory, room_bytes
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import Rejection
-from trimaran.planner.target_estimates import Estimate, Stop, why_estimate
+from trimaran.planner.target_estimates import Stop, TargetEstimate, why_estimate
 from trimaran.planning.answer.evidence import Modelled, Outlook, Simulated
 from trimaran.planning.input_pipeline import feeding_document
 from trimaran.pricing.analytical.fits_device import with_buffers
@@ -214,7 +214,7 @@ def outlook_document(outlook: Outlook, costs: Callable[[Option, int], dict[str, 
     """
     chosen, compared, front = outlook.chosen, outlook.hybrid_comparison, {id(one) for one in outlook.front}
 
-    def row(one: Estimate) -> dict[str, Any]:
+    def row(one: TargetEstimate) -> dict[str, Any]:
         option = one.contender.origin
         costed = option_document(option) if costs is None else costs(option, one.global_batch)
         return costed | {"pareto": id(one) in front} | _training(one)
@@ -332,9 +332,9 @@ def with_outlook(
     return document | whole | {"chosen": asked | whole["chosen"] | document["chosen"], "at_batch": moved}
 
 
-def best_of_each(estimates: Iterable[Estimate]) -> list[Estimate]:
+def best_of_each(estimates: Iterable[TargetEstimate]) -> list[TargetEstimate]:
     """Of each batch and number of devices the fastest data parallelism and the fastest of the others."""
-    best: dict[tuple[int, int, bool], Estimate] = {}
+    best: dict[tuple[int, int, bool], TargetEstimate] = {}
     for one in estimates:
         key = (one.global_batch, one.devices, one.contender.is_hybrid)
         kept = best.get(key)
@@ -344,7 +344,7 @@ def best_of_each(estimates: Iterable[Estimate]) -> list[Estimate]:
     return [best[key] for key in sorted(best)]
 
 
-def _training(one: Estimate) -> dict[str, Any]:
+def _training(one: TargetEstimate) -> dict[str, Any]:
     """Of a row its batch, and the training to the target; the costs of its step are those of any plan."""
     contender, training = one.contender, one.training
     epochs = None if training is None else training.epochs

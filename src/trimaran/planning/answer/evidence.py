@@ -13,7 +13,7 @@ from trimaran.planner.candidates import Candidate
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
-from trimaran.planner.target_estimates import Estimate, Goal, HybridComparison, Stop
+from trimaran.planner.target_estimates import Goal, HybridComparison, Stop, TargetEstimate
 from trimaran.planning.answer.written_plans import candidate_rows
 from trimaran.pricing.noise import Noise
 from trimaran.pricing.tables import CostTable
@@ -57,9 +57,9 @@ class Outlook:
     goal: Goal
     curve: "Curve | None"
     curve_name: str
-    estimates: tuple[Estimate, ...]
-    chosen: Estimate
-    front: tuple[Estimate, ...]
+    estimates: tuple[TargetEstimate, ...]
+    chosen: TargetEstimate
+    front: tuple[TargetEstimate, ...]
     hybrid_comparison: HybridComparison
     stop: Stop | None
     batches: tuple[int, ...]

@@ -12,7 +12,7 @@ from trimaran.base.units import format_bytes, format_seconds, format_span
 from trimaran.planner.analytical.candidates import PARTS, AnalyticalCandidate
 from trimaran.planner.choice import Option
 from trimaran.planner.explanation.contrast import Anatomy, Contrast, binding
-from trimaran.planner.explanation.critical_path import Part
+from trimaran.planner.explanation.critical_path import TimeClass
 from trimaran.planner.explanation.explain import Alternative, Explanation, alternative
 from trimaran.planner.explanation.remedies import Outcome
 from trimaran.planner.result import Search
@@ -115,17 +115,17 @@ def parts_table(anatomy: Anatomy) -> Table:
 
 
 _MEANINGS: Mapping[str, str] = {
-    Part.LOAD: "fetching and collating batches",
-    Part.FORWARD: "with nothing at the same time",
-    Part.BACKWARD: "with nothing at the same time",
-    Part.SLOWED: "what compute loses to transfers at the same time",
-    Part.EXCHANGE: "of gradients, not overlapped",
-    Part.MESSAGES: "between stages, not overlapped",
-    Part.BUBBLE: "other stages, while the one that binds waits",
-    Part.UPDATE: "optimizer and clipping",
-    Part.AFTER: "into buffers and out of them, and waiting for the slowest rank",
-    Part.LOOP: "what Python does between instructions",
-    Part.WAIT: "nothing runs",
+    TimeClass.LOAD: "fetching and collating batches",
+    TimeClass.FORWARD: "with nothing at the same time",
+    TimeClass.BACKWARD: "with nothing at the same time",
+    TimeClass.SLOWED: "what compute loses to transfers at the same time",
+    TimeClass.EXCHANGE: "of gradients, not overlapped",
+    TimeClass.MESSAGES: "between stages, not overlapped",
+    TimeClass.BUBBLE: "other stages, while the one that binds waits",
+    TimeClass.UPDATE: "optimizer and clipping",
+    TimeClass.AFTER: "into buffers and out of them, and waiting for the slowest rank",
+    TimeClass.LOOP: "what Python does between instructions",
+    TimeClass.WAIT: "nothing runs",
     PARTS["compute_s"]: "matrix products, attention and the rest, on the slowest stage",
     PARTS["tensor_s"]: "in groups that share layers or sequences",
     PARTS["bubble_s"]: "the pipeline fills and drains",

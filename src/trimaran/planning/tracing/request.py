@@ -33,7 +33,7 @@ _SOURCES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class TraceRequest:
     """Request for a workload.
 
     Attributes:
@@ -60,7 +60,7 @@ class Request:
 
 def make_request(
     reference: str, *, precision: str, options: Mapping[str, str] | None, optimizer: str | None
-) -> Request:
+) -> TraceRequest:
     """Request for a workload, in one form.
 
     Args:
@@ -75,7 +75,7 @@ def make_request(
     computed = parse_precision(precision, known=KERNEL_PRECISIONS)
     given = dict(options or {})
     asked = given.pop("optimizer", None)
-    return Request(
+    return TraceRequest(
         reference=in_full(reference, given),
         precision="fp32" if computed in ("ieee", "tf32") else computed,
         optimizer=(optimizer or asked or "").lower(),

@@ -18,7 +18,7 @@ from trimaran.graph.capture.capture import capture, looked_at
 from trimaran.graph.capture.describe import describe_flow
 from trimaran.graph.capture.export import NotExportableError
 from trimaran.graph.capture.flow import make_flow
-from trimaran.graph.kernels.convert import Updates, workload_of
+from trimaran.graph.kernels.convert import TracedUpdates, workload_of
 from trimaran.graph.kernels.workload import Workload, affine
 from trimaran.graph.optimizers import Trained
 from trimaran.graph.trace.live_bytes import StepMemory, step_memory
@@ -26,7 +26,7 @@ from trimaran.graph.trace.types import StepTrace
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import resolve
 from trimaran.planning.tracing.meta_trace import JobTracer
-from trimaran.planning.tracing.request import AffineStep, Request
+from trimaran.planning.tracing.request import AffineStep, TraceRequest
 from trimaran.user_code.batches import name_tensors
 from trimaran.user_code.model import make_model, sample_batch
 
@@ -62,7 +62,7 @@ def make_optimizer(name: str) -> Callable[[Iterable[nn.Parameter]], optim.Optimi
     return made[name]
 
 
-def job_of(request: Request) -> Job:
+def job_of(request: TraceRequest) -> Job:
     """The job that is asked for, with the optimizer that is asked for.
 
     Args:
@@ -89,7 +89,7 @@ class WorkloadTracer:
         InputError: there is no such job, or it cannot be made
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: TraceRequest) -> None:
         self._job = job = job_of(request)
         self._precision = request.precision
         self._every_update = True
@@ -123,7 +123,7 @@ class WorkloadTracer:
                 self._every_update = True
                 low, high = self._tracer.trace_twice(SMALL)
         form = affine(self._workload(low, SMALL, like), self._workload(high, SMALL + 1, like))
-        untraced = Updates(high).untraced_bytes(like or {})
+        untraced = TracedUpdates(high).untraced_bytes(like or {})
         memory = step_memory(low, high, batch=SMALL + 1, untraced_bytes=untraced)
         return AffineStep(workload=form, memory=memory) if form is not None and memory is not None else None
 
@@ -135,7 +135,7 @@ class WorkloadTracer:
         }
         trained = {trace.names.get(number, "") for number in trace.gradients}
         known = all(like.get(name) in trained for name in trained)
-        return like if known and Updates(trace).separate else None
+        return like if known and TracedUpdates(trace).separate else None
 
     def _make_optimizer(self, parameters: Trained) -> optim.Optimizer:
         if not self._every_update:
@@ -157,7 +157,7 @@ class WorkloadTracer:
         )
 
 
-def capture_without_weights(request: Request) -> Graph:
+def capture_without_weights(request: TraceRequest) -> Graph:
     """The graph of a job. Its weights take no memory; where the job's own code needs them, they are made.
 
     Args:

@@ -24,7 +24,7 @@ from trimaran.graph.kernels.workload import Workload
 from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.graph.types import Graph
 from trimaran.measure.cache import cache_directory, read_kept
-from trimaran.planning.tracing.request import AffineStep, Request, make_request
+from trimaran.planning.tracing.request import AffineStep, TraceRequest, make_request
 
 if TYPE_CHECKING:
     from trimaran.planning.tracing.workload_tracing import WorkloadTracer
@@ -36,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 Made = TypeVar("Made")
 
 
-class Kept(Generic[Made]):
+class DiskCache(Generic[Made]):
     """Results for requests on disk, one file each.
 
     Args:
@@ -48,11 +48,11 @@ class Kept(Generic[Made]):
     def __init__(self, folder: str, kind: type[Made], again: str) -> None:
         self._folder, self._kind, self._again = folder, kind, again
 
-    def path(self, request: Request) -> Path:
+    def path(self, request: TraceRequest) -> Path:
         """The file of a request."""
         return cache_directory() / self._folder / f"{request.key}.msgpack"
 
-    def load(self, request: Request) -> Made | None:
+    def load(self, request: TraceRequest) -> Made | None:
         """The kept result; None where there is no sound file."""
         if not request.lasting:
             return None
@@ -60,7 +60,7 @@ class Kept(Generic[Made]):
         decode = partial(decode_typed, wanted=self._kind, source=str(path), packed=True)
         return read_kept(path, decode, then=f"{self._again} again")
 
-    def store(self, request: Request, made: Made) -> None:
+    def store(self, request: TraceRequest, made: Made) -> None:
         """Keep it."""
         if not request.lasting:
             return
@@ -72,11 +72,11 @@ class Kept(Generic[Made]):
             _LOG.warning("cannot write %s (%s): next time needs %s again", path, error.strerror, self._again)
 
 
-STEPS = Kept("workloads", AffineStep, "tracing")
-GRAPHS = Kept("graphs", Graph, "capturing")
+STEPS = DiskCache("workloads", AffineStep, "tracing")
+GRAPHS = DiskCache("graphs", Graph, "capturing")
 
 
-def graph_of(request: Request) -> Graph:
+def graph_of(request: TraceRequest) -> Graph:
     """The graph of a job, captured without its weights: that of the same export as elsewhere, with the same digest.
 
     Args:
@@ -89,7 +89,7 @@ def graph_of(request: Request) -> Graph:
 
 
 @functools.lru_cache(maxsize=16)
-def _graph(request: Request) -> Graph:
+def _graph(request: TraceRequest) -> Graph:
     kept = GRAPHS.load(request)
     if kept is not None:
         return kept
@@ -147,20 +147,20 @@ def memory_of_step(
 
 def _request(
     reference: str, batch: int, precision: str, options: Mapping[str, str] | None, optimizer: str | None
-) -> Request:
+) -> TraceRequest:
     if batch < 1:
         raise InputError(f"a step needs at least one sample, not {batch}", code="workload.no-sample", batch=batch)
     return make_request(reference, precision=precision, options=options, optimizer=optimizer)
 
 
 @functools.lru_cache(maxsize=128)
-def _at(request: Request, batch: int) -> tuple[Workload, StepMemory]:
+def _at(request: TraceRequest, batch: int) -> tuple[Workload, StepMemory]:
     form = _form(request)
     return _tracer(request).direct(batch) if form is None else (form.workload.at(batch), form.memory)
 
 
 @functools.lru_cache(maxsize=128)
-def _form(request: Request) -> AffineStep | None:
+def _form(request: TraceRequest) -> AffineStep | None:
     kept = STEPS.load(request)
     if kept is not None:
         return kept
@@ -171,7 +171,7 @@ def _form(request: Request) -> AffineStep | None:
 
 
 @functools.lru_cache(maxsize=1)
-def _tracer(request: Request) -> "WorkloadTracer":
+def _tracer(request: TraceRequest) -> "WorkloadTracer":
     from trimaran.planning.tracing.workload_tracing import WorkloadTracer
 
     return WorkloadTracer(request)

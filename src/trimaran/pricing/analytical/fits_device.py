@@ -233,7 +233,7 @@ class Reserve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class MemoryRange:
     """What a rank needs.
 
     Attributes:
@@ -267,7 +267,7 @@ def with_buffers(
     return memory._replace(buffers=_groups(degrees) * buffers, fragments=int(share * moved))
 
 
-def need_of(memory: RankMemory, degrees: Degrees) -> Need:
+def need_of(memory: RankMemory, degrees: Degrees) -> MemoryRange:
     """The interval of what a rank needs.
 
     Args:
@@ -285,13 +285,13 @@ def need_of(memory: RankMemory, degrees: Degrees) -> Need:
         (164, 425, 686)
     """
     if not memory.fragments:
-        return Need(least=memory.peak, usual=memory.peak, most=memory.peak)
+        return MemoryRange(least=memory.peak, usual=memory.peak, most=memory.peak)
     known, moved = memory.peak - memory.buffers - memory.fragments, memory.activations + memory.transient
     least, most = (
         known + _groups(degrees) * each + int(share * moved)
         for each, share in zip(COMMUNICATOR_BYTES, _FRAGMENTS, strict=True)
     )
-    return Need(least=least, usual=(least + most) // 2, most=most)
+    return MemoryRange(least=least, usual=(least + most) // 2, most=most)
 
 
 def _groups(degrees: Degrees) -> int:
@@ -304,7 +304,7 @@ Verdict = Literal["fits", "fits with", "not sure", "does not fit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class DeviceFit:
     """Whether a strategy fits.
 
     Attributes:
@@ -315,7 +315,7 @@ class Fit:
     """
 
     verdict: Verdict
-    need: Need
+    need: MemoryRange
     room: int
     lever: str = ""
 
@@ -324,10 +324,10 @@ class Fit:
         """The verdict in a phrase.
 
         Example:
-            >>> need = Need(least=60 * 2**30, usual=62 * 2**30, most=64 * 2**30)
-            >>> Fit(verdict="fits", need=need, room=79 * 2**30).words
+            >>> need = MemoryRange(least=60 * 2**30, usual=62 * 2**30, most=64 * 2**30)
+            >>> DeviceFit(verdict="fits", need=need, room=79 * 2**30).words
             'fits: 62.0 GiB (60.0 GiB to 64.0 GiB) of 79.0 GiB'
-            >>> Fit(verdict="not sure", need=need, room=63 * 2**30, lever="bf16 gradients").words
+            >>> DeviceFit(verdict="not sure", need=need, room=63 * 2**30, lever="bf16 gradients").words
             'may not fit, with bf16 gradients: 62.0 GiB (60.0 GiB to 64.0 GiB) of 63.0 GiB'
         """
         usual, least, most, room = (
@@ -345,7 +345,7 @@ def judge_fit(
     keeping: Bookkeeping,
     device_bytes: int,
     reserve: Reserve | None = None,
-) -> Fit:
+) -> DeviceFit:
     """Whether the rank that needs most fits a device.
 
     Args:
@@ -377,8 +377,8 @@ def judge_fit(
             continue
         lever = next((one.words for one, strategy in leaner(degrees, keeping) if strategy == taken), "")
         verdict: Verdict = "not sure" if lenient else "fits with" if lever else "fits"
-        return Fit(verdict=verdict, need=need, room=room, lever=lever)
-    return Fit(verdict="does not fit", need=need, room=room)
+        return DeviceFit(verdict=verdict, need=need, room=room, lever=lever)
+    return DeviceFit(verdict="does not fit", need=need, room=room)
 
 
 def admitted(

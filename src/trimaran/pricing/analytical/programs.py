@@ -31,7 +31,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.machine.types import Device
 from trimaran.pricing.analytical.layers import Eager
-from trimaran.pricing.analytical.step_time import Program
+from trimaran.pricing.analytical.step_time import TransformerProgram
 from trimaran.program.strategy import ZeroStage
 
 FUSED_ATTENTION = 2023.0
@@ -176,7 +176,7 @@ def training_program(
     precision: Precision,
     compiled: bool = False,
     node_devices: int = 0,
-) -> Program:
+) -> TransformerProgram:
     """The program of a framework of a year.
 
     Args:
@@ -204,7 +204,7 @@ def training_program(
     if eager is not None:
         chunks = eager.loss_chunks if year >= LOSS_IN_CHUNKS else 1
         eager = replace(eager, gates=not compiled, loss_chunks=chunks)
-    return Program(
+    return TransformerProgram(
         framework=name,
         precision=precision,
         attention="math" if early or year < FUSED_ATTENTION else "cudnn" if found.tuned else "flash2",

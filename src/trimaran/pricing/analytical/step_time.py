@@ -87,7 +87,7 @@ from trimaran.pricing.analytical.shapes import (
     vocabulary_rows,
 )
 from trimaran.pricing.collectives.algorithms import crossing_seconds
-from trimaran.pricing.collectives.links import Crossing, group_crossings, message_crossings
+from trimaran.pricing.collectives.links import LinkUse, group_crossings, message_crossings
 from trimaran.program.strategy import RANK_ORDER, Degrees, ZeroStage, devices_of_ranks
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class StepConstants:
         self,
         step: "TransformerStep",
         shape: TransformerShape,
-        program: "Program",
+        program: "TransformerProgram",
         device: Device,
         *,
         not_said: Collection[str] = (),
@@ -266,7 +266,7 @@ class StepConstants:
             >>> widths = {"base": 0.1, "exchange": 0.4, "experts": 1.0, "framework": 1.0, "device": 1.0, "cell": 0.2}
             >>> constants = replace(step_constants(), widths=widths)
             >>> step = TransformerStep(compute_s=3.0, tensor_s=1.0, bubble_s=0.0, data_s=0.0, update_s=0.0)
-            >>> program, shape = Program(framework="nemo"), gpt_shape(layers=1, hidden=512, heads=8)
+            >>> program, shape = TransformerProgram(framework="nemo"), gpt_shape(layers=1, hidden=512, heads=8)
             >>> round(constants.half_width(step, shape, program, find_device("h100"), not_said=["year"]), 4)
             0.2449
         """
@@ -465,7 +465,7 @@ class MachineExchange:
         self.machine, self.ranks, self.year = machine, ranks, year
         self._devices = devices
         self._known: dict[tuple[str, float, int, int], float] = {}
-        self._crossings: dict[tuple[str, int, int], frozenset[Crossing]] = {}
+        self._crossings: dict[tuple[str, int, int], frozenset[LinkUse]] = {}
         self._placed: dict[tuple[object, ...], MachineExchange] = {}
         self._usual: dict[int, MachineExchange] = {} if len(devices) else {ranks: self}
 
@@ -481,7 +481,7 @@ class MachineExchange:
             )
         return self._known[key]
 
-    def crossings(self, op: str, members: int, near: int) -> frozenset[Crossing]:
+    def crossings(self, op: str, members: int, near: int) -> frozenset[LinkUse]:
         """Links that the groups of a kind cross at the same time; arguments as of a call."""
         # What crosses the spine is the same for all collectives but an exchange of all with all.
         op = op if op in ("send_recv", "all_to_all") else "all_reduce"
@@ -555,7 +555,7 @@ class RankTraffic:
         nodes: that a group sits on; of "pp" 2 where a message goes to another node
         cards: of each node that a group sends by; 0 inside a node
         sharing: groups that send by the same card at the same time
-        uplinks: as of `Crossing`; 0: nothing crosses the spine
+        uplinks: as of `LinkUse`; 0: nothing crosses the spine
     """
 
     kind: str
@@ -626,7 +626,7 @@ def rank_traffic(degrees: Degrees, exchange: MachineExchange) -> tuple[RankTraff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class TransformerProgram:
     """Settings of the training program that a step's time depends on.
 
     Attributes:
@@ -680,7 +680,9 @@ class Program:
         return element_bytes(self.precision)
 
 
-def as_packed(shape: TransformerShape, degrees: Degrees, program: Program) -> tuple[TransformerShape, Program]:
+def as_packed(
+    shape: TransformerShape, degrees: Degrees, program: TransformerProgram
+) -> tuple[TransformerShape, TransformerProgram]:
     """A shape with the sequences that a microbatch has on average, and a program that knows the others.
 
     Args:
@@ -694,7 +696,7 @@ def as_packed(shape: TransformerShape, degrees: Degrees, program: Program) -> tu
     return replace(shape, sequence=length), replace(program, sequence=shape.sequence)
 
 
-def _attention_work(shape: TransformerShape, degrees: Degrees, program: Program, layer: int) -> float:
+def _attention_work(shape: TransformerShape, degrees: Degrees, program: TransformerProgram, layer: int) -> float:
     """Attention of a layer by that of sequences without documents."""
     if program.documents is None:
         return 1.0
@@ -745,7 +747,7 @@ def unequal_seconds(
 def tensor_seconds(
     shape: TransformerShape,
     degrees: Degrees,
-    program: Program,
+    program: TransformerProgram,
     exchange: Exchange,
     constants: StepConstants,
     *,
@@ -811,7 +813,7 @@ def _copies(active: int, degrees: Degrees, node: int) -> float:
     return nodes * (1.0 - (1.0 - 1.0 / nodes) ** active) if nodes > 1 else float(active)
 
 
-def _heads_bytes(shape: TransformerShape, degrees: Degrees, program: Program) -> int:
+def _heads_bytes(shape: TransformerShape, degrees: Degrees, program: TransformerProgram) -> int:
     """Bytes that a rank exchanges for one pass of attention by heads: queries, keys, values, and its output."""
     queries, keys = query_size(shape, degrees.tp), key_size(shape, degrees.tp)
     # Fewer heads of keys and values than ranks are copied, one for each rank.
@@ -920,7 +922,7 @@ def filling_share(schedule: str, *, chunks: int, backward: float, weights: float
 
 def data_seconds(
     degrees: Degrees,
-    program: Program,
+    program: TransformerProgram,
     stage: "StageStep",
     exchange: Exchange,
     constants: StepConstants,
@@ -982,7 +984,7 @@ def data_seconds(
 
 
 def _replica_exchanges(
-    held: int, ranks: tuple[int, int], near: int, degrees: Degrees, program: Program, exchange: Exchange
+    held: int, ranks: tuple[int, int], near: int, degrees: Degrees, program: TransformerProgram, exchange: Exchange
 ) -> tuple[float, float]:
     """Exchanges of parameters that replicas share: for each microbatch, and once a step [s].
 
@@ -1010,7 +1012,7 @@ def _replica_exchanges(
 
 
 def _between_copies(
-    held: int, ranks: tuple[int, int], near: int, degrees: Degrees, program: Program, exchange: Exchange
+    held: int, ranks: tuple[int, int], near: int, degrees: Degrees, program: TransformerProgram, exchange: Exchange
 ) -> float:
     """Sum of gradients over the copies of sharded state, once a step [s]; arguments as of `_replica_exchanges`."""
     replicas, shared = ranks
@@ -1019,7 +1021,7 @@ def _between_copies(
     return exchange("all_reduce", held * _gradient_bytes(degrees, program) / shared, replicas // shared, near * shared)
 
 
-def _gradient_bytes(degrees: Degrees, program: Program) -> int:
+def _gradient_bytes(degrees: Degrees, program: TransformerProgram) -> int:
     """Of a gradient that is exchanged [bytes]."""
     return GRADIENT_BYTES[degrees.gradients] if degrees.gradients else program.gradient_bytes
 
@@ -1102,7 +1104,7 @@ class ReplicaStep:
 def _replica_step(
     shape: TransformerShape,
     degrees: Degrees,
-    program: Program,
+    program: TransformerProgram,
     device: Device,
     exchange: Exchange,
     constants: StepConstants,
@@ -1149,7 +1151,7 @@ def _replica_step(
     )
 
 
-def _both_ways(shape: TransformerShape, degrees: Degrees, program: Program, exchange: Exchange) -> float:
+def _both_ways(shape: TransformerShape, degrees: Degrees, program: TransformerProgram, exchange: Exchange) -> float:
     """A microbatch's stream to the next stage, and its gradient back [s]."""
     stream = stream_bytes(shape, degrees, program.element_bytes)
     one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
@@ -1159,7 +1161,7 @@ def _both_ways(shape: TransformerShape, degrees: Degrees, program: Program, exch
 def transformer_step(
     shape: TransformerShape,
     degrees: Degrees,
-    program: Program,
+    program: TransformerProgram,
     *,
     device: Device,
     exchange: Exchange,
@@ -1218,7 +1220,7 @@ def transformer_step(
 def replica_step(
     shape: TransformerShape,
     degrees: Degrees,
-    program: Program,
+    program: TransformerProgram,
     *,
     device: Device,
     exchange: Exchange,
@@ -1293,7 +1295,7 @@ def host_update_seconds(machine: Machine, *, ranks: int, gradient_bytes: int) ->
 def least_seconds(
     shape: TransformerShape,
     degrees: Degrees,
-    program: Program,
+    program: TransformerProgram,
     *,
     device: Device,
     exchange: Exchange,
@@ -1328,7 +1330,7 @@ def least_seconds(
 def least_send_seconds(
     shape: TransformerShape,
     degrees: Degrees,
-    program: Program,
+    program: TransformerProgram,
     *,
     exchange: Exchange,
     constants: StepConstants,
@@ -1357,7 +1359,7 @@ def least_send_seconds(
 def least_replica_seconds(
     shape: TransformerShape,
     degrees: Degrees,
-    program: Program,
+    program: TransformerProgram,
     *,
     exchange: Exchange,
     sharding: Sequence[tuple[ZeroStage, int | None]],
@@ -1430,7 +1432,7 @@ def _ends(degrees: Degrees, stage: int) -> tuple[bool, bool]:
 def _inside_seconds(
     shape: TransformerShape,
     degrees: Degrees,
-    program: Program,
+    program: TransformerProgram,
     stage: int,
     exchange: Exchange,
     constants: StepConstants,
@@ -1453,7 +1455,7 @@ def _all_again(degrees: Degrees) -> bool:
 def _filling(
     shape: TransformerShape,
     degrees: Degrees,
-    program: Program,
+    program: TransformerProgram,
     stage: int,
     slowest: float,
     device: Device,
@@ -1515,7 +1517,7 @@ class _Kernels:
         attention: share of attention that is computed
     """
 
-    program: Program
+    program: TransformerProgram
     device: Device
     constants: StepConstants
     attention: float
@@ -1601,7 +1603,7 @@ class _Kernels:
 def _stage_seconds(
     shape: TransformerShape,
     degrees: Degrees,
-    program: Program,
+    program: TransformerProgram,
     stage: int,
     device: Device,
     constants: StepConstants,
@@ -1647,7 +1649,7 @@ def _of_stage(shape: TransformerShape, degrees: Degrees, stage: int, kernels: _K
     return float((device_s**power + host_s**power) ** (1.0 / power))
 
 
-def _joined_bytes(shape: TransformerShape, degrees: Degrees, program: Program) -> float:
+def _joined_bytes(shape: TransformerShape, degrees: Degrees, program: TransformerProgram) -> float:
     """What DTensor moves for each sum of the residual stream that is split along the sequence [bytes].
 
     A collective joins what it exchanges along the batch. So what was gathered is put together along the sequence by a
@@ -1661,7 +1663,7 @@ def _joined_bytes(shape: TransformerShape, degrees: Degrees, program: Program) -
 
         >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=1, hidden=512, heads=8)
-        >>> _joined_bytes(shape, Degrees(tp=2, sequence_parallel=True), Program()) == 4 * 2 * 1024 * 512
+        >>> _joined_bytes(shape, Degrees(tp=2, sequence_parallel=True), TransformerProgram()) == 4 * 2 * 1024 * 512
         True
     """
     return 4.0 * tokens_of_rank(shape, degrees) * shape.hidden * program.element_bytes

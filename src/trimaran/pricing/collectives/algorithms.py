@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from trimaran.base.errors import InputError
 from trimaran.machine.topology import host_bandwidth
 from trimaran.machine.types import Link, Machine
-from trimaran.pricing.collectives.corrections import Correction
+from trimaran.pricing.collectives.corrections import CollectiveCorrection
 from trimaran.pricing.collectives.formulas import (
     chain_time,
     check_group,
@@ -29,7 +29,7 @@ from trimaran.pricing.collectives.formulas import (
     nvls_time,
     ring_time,
 )
-from trimaran.pricing.collectives.links import Crossing, Group, Timing, first_devices, group_across, group_of
+from trimaran.pricing.collectives.links import DeviceGroup, LinkUse, Timing, first_devices, group_across, group_of
 from trimaran.pricing.collectives.parameter_servers import star_time
 from trimaran.pricing.collectives.prediction import (
     as_measured,
@@ -67,7 +67,7 @@ def collective_cost(
     nodes: int = 1,
     library: str = "",
     year: float = 2024.0,
-    correction: Correction | None = None,
+    correction: CollectiveCorrection | None = None,
 ) -> Cost:
     """Time of a collective.
 
@@ -100,10 +100,10 @@ def crossing_cost(
     nbytes: float,
     *,
     machine: Machine,
-    crossing: Crossing,
+    crossing: LinkUse,
     library: str = "",
     year: float = 2024.0,
-    correction: Correction | None = None,
+    correction: CollectiveCorrection | None = None,
 ) -> Cost:
     """Time of a collective or a message, by the links that its members cross.
 
@@ -136,7 +136,7 @@ def crossing_cost(
     return correction.apply(cost, op, nbytes, devices=devices, nodes=crossing.nodes) if correction else cost
 
 
-def crossing_seconds(op: str, nbytes: float, *, machine: Machine, crossing: Crossing, year: float = 2024.0) -> float:
+def crossing_seconds(op: str, nbytes: float, *, machine: Machine, crossing: LinkUse, year: float = 2024.0) -> float:
     """The same of calls queued ahead, without its interval, which takes most of the work [s]."""
     _check_bytes(op, nbytes, crossing.devices, year)
     if crossing.devices == 1:
@@ -220,7 +220,7 @@ def algorithms(
 
 
 def _of_library(
-    op: str, nbytes: float, group: Group, known: Mapping[str, float], year: float
+    op: str, nbytes: float, group: DeviceGroup, known: Mapping[str, float], year: float
 ) -> list[CollectiveAlgorithm]:
     rate = inside_rate(op, group, known, year=0.0) if group.per_node > 1 else between_rate(op, group, known)
     if group.nodes > 1:
@@ -249,7 +249,7 @@ def _of_library(
     return found
 
 
-def _hierarchical(nbytes: float, group: Group, known: Mapping[str, float]) -> CollectiveAlgorithm:
+def _hierarchical(nbytes: float, group: DeviceGroup, known: Mapping[str, float]) -> CollectiveAlgorithm:
     inside_s, between_s = hop_times(group, known)
     inside = Link(bytes_per_s=inside_rate("all_reduce", group, known, year=0.0), latency_s=inside_s, source="prior")
     each = between_rate("all_reduce", group, known) / group.per_node
@@ -266,7 +266,9 @@ def _hierarchical(nbytes: float, group: Group, known: Mapping[str, float]) -> Co
     return _library("hierarchical", time, start, "inside nodes, between them, inside again")
 
 
-def _by_copies(nbytes: float, machine: Machine, group: Group, known: Mapping[str, float]) -> list[CollectiveAlgorithm]:
+def _by_copies(
+    nbytes: float, machine: Machine, group: DeviceGroup, known: Mapping[str, float]
+) -> list[CollectiveAlgorithm]:
     parts = [nbytes / group.devices] * group.devices
     rate = group.exchange_bytes_per_s * min(1.0, known[f"reached_{group.kind}"])
     calls = 2 * (group.devices - 1) * COPY_S.value

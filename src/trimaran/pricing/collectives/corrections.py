@@ -237,7 +237,7 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Correction:
+class CollectiveCorrection:
     """Factors of a user's runs on a machine."""
 
     factors: tuple[Factor, ...]
@@ -264,7 +264,7 @@ class Correction:
         )
 
 
-def corrected_by(logs: Sequence[NcclLog], *, machine: Machine, year: float = 2024.0) -> Correction:
+def corrected_by(logs: Sequence[NcclLog], *, machine: Machine, year: float = 2024.0) -> CollectiveCorrection:
     """Corrections of a machine from the logs of runs on it.
 
     Args:
@@ -280,7 +280,7 @@ def corrected_by(logs: Sequence[NcclLog], *, machine: Machine, year: float = 202
     """
     if not logs:
         raise InputError("a correction needs at least one nccl-tests log, got none")
-    return Correction(factors=tuple(_factor(log, machine, year) for log in logs))
+    return CollectiveCorrection(factors=tuple(_factor(log, machine, year) for log in logs))
 
 
 def _factor(log: NcclLog, machine: Machine, year: float) -> Factor:

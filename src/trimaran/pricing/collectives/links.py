@@ -69,7 +69,7 @@ Real = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
+class LinkUse:
     """Links that the members of a transfer cross.
 
     Attributes:
@@ -155,7 +155,7 @@ def cards_of(node: Node, count: int, chosen: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted({number * count // node.devices for number in chosen}))
 
 
-def first_devices(machine: Machine, devices: int, nodes: int = 1, *, op: str = "all_reduce") -> Crossing:
+def first_devices(machine: Machine, devices: int, nodes: int = 1, *, op: str = "all_reduce") -> LinkUse:
     """Of the first devices, node by node, where no fewer nodes have as many; else of the first ones of each node.
 
     Args:
@@ -192,7 +192,7 @@ def first_devices(machine: Machine, devices: int, nodes: int = 1, *, op: str = "
         return crossing_of(machine, (first + np.arange(each)).ravel().tolist(), op=op)
     local = tuple(range(each))
     cards = len(cards_of(node, fabric_of(machine)[0], local)) if nodes > 1 else 0
-    return Crossing(local=local, nodes=nodes, cards=cards)
+    return LinkUse(local=local, nodes=nodes, cards=cards)
 
 
 def members_on_nodes(machine: Machine, members: Sequence[int]) -> dict[int, list[int]]:
@@ -208,7 +208,7 @@ def members_on_nodes(machine: Machine, members: Sequence[int]) -> dict[int, list
     return on
 
 
-def crossing_of(machine: Machine, members: Sequence[int], *, op: str = "all_reduce") -> Crossing:
+def crossing_of(machine: Machine, members: Sequence[int], *, op: str = "all_reduce") -> LinkUse:
     """Links that a transfer crosses when no other transfer runs.
 
     Args:
@@ -231,7 +231,7 @@ def group_crossings(
     stride: int,
     devices: Sequence[int] = (),
     op: str = "all_reduce",
-) -> frozenset[Crossing]:
+) -> frozenset[LinkUse]:
     """Links that groups cross at the same time, each layout once.
 
     Args:
@@ -273,7 +273,7 @@ def group_crossings(
     unit = machine.node.devices * (1 if machine.leaves is None else machine.leaves.nodes)
     period = unit // math.gcd(block, unit)
     counts = {period, blocks % period} if blocks > period else {blocks}
-    return frozenset[Crossing]().union(
+    return frozenset[LinkUse]().union(
         *(transfer_crossings(machine, _groups(count, members, stride), op=op) for count in counts)
     )
 
@@ -286,7 +286,7 @@ def _groups(blocks: int, members: int, stride: int) -> Whole:
 
 def message_crossings(
     machine: Machine, *, ranks: int, stride: int, members: int = 0, devices: Sequence[int] = ()
-) -> frozenset[Crossing]:
+) -> frozenset[LinkUse]:
     """Links of messages that all ranks send at the same time to the rank `stride` further on, each layout once.
 
     Args:
@@ -316,7 +316,7 @@ def message_crossings(
     return transfer_crossings(machine, pairs, op="send_recv")
 
 
-def transfer_crossings(machine: Machine, members: Whole, *, op: str) -> frozenset[Crossing]:
+def transfer_crossings(machine: Machine, members: Whole, *, op: str) -> frozenset[LinkUse]:
     """Links that transfers alike cross at the same time, each layout once.
 
     Args:
@@ -335,7 +335,7 @@ def transfer_crossings(machine: Machine, members: Whole, *, op: str) -> frozense
     local = members - host * each
     within = bool((host == host[:, :1]).all())
     if within and (members.shape[1] == 1 or _is_switched(NodeKey(machine.node))):
-        return frozenset({Crossing(local=tuple(range(members.shape[1])))})
+        return frozenset({LinkUse(local=tuple(range(members.shape[1])))})
     ports, width = (1, 1) if within else _ports(machine)
     if op == "send_recv":
         return _messages(machine, host, local, local * ports // each, ports, width)
@@ -394,7 +394,7 @@ def _longer_inside(
     return found
 
 
-def _messages(machine: Machine, host: Whole, local: Whole, port: Whole, ports: int, width: int) -> frozenset[Crossing]:
+def _messages(machine: Machine, host: Whole, local: Whole, port: Whole, ports: int, width: int) -> frozenset[LinkUse]:
     """Of messages, some of which go to another node: a row of sender and receiver for each."""
     leaves = machine.leaves
     leaving = host[:, 0] != host[:, 1]
@@ -405,7 +405,7 @@ def _messages(machine: Machine, host: Whole, local: Whole, port: Whole, ports: i
     pairs = [(a, b) for a, b in local[staying].tolist()]
     longer = _longer_inside(machine.node, host[staying, 0].tolist(), pairs, messages=True)
     found = {
-        Crossing(local=_alike(machine.node, pair), inside=factor) for pair, factor in zip(pairs, longer, strict=True)
+        LinkUse(local=_alike(machine.node, pair), inside=factor) for pair, factor in zip(pairs, longer, strict=True)
     }
     host, port = host[leaving], port[leaving]
     if leaves is not None and leaves.by_rail:
@@ -419,7 +419,7 @@ def _messages(machine: Machine, host: Whole, local: Whole, port: Whole, ports: i
         far = pods[:, 0] != pods[:, 1]
         uplinks[far] = _shared(places[far, 0], places[far, 1]) / _uplink_cards(machine, width)
     for each, up in set(zip(sharing.tolist(), uplinks.tolist(), strict=True)):
-        found.add(Crossing(local=(0,), nodes=2, cards=width, sharing=each, uplinks=up))
+        found.add(LinkUse(local=(0,), nodes=2, cards=width, sharing=each, uplinks=up))
     return frozenset(found)
 
 
@@ -461,7 +461,7 @@ class _Collectives:
         before[self.group_start] = last
         self.before = before
 
-    def crossings(self, op: str) -> frozenset[Crossing]:
+    def crossings(self, op: str) -> frozenset[LinkUse]:
         """Each layout once."""
         crosses = self.nodes > 1
         least = np.minimum.reduceat(self.entries, self.group_start)
@@ -479,10 +479,10 @@ class _Collectives:
             start, length = self.first[fullest[index]], widest[index]
             place = _alike(self.machine.node, tuple(self.local[start : start + length].tolist()))
             if not crosses[index]:
-                found.add(Crossing(local=place, inside=float(inside[index])))
+                found.add(LinkUse(local=place, inside=float(inside[index])))
                 continue
             found.add(
-                Crossing(
+                LinkUse(
                     local=place,
                     nodes=int(self.nodes[index]),
                     cards=int(least[index]) * self.width,
@@ -608,7 +608,7 @@ clock, with the device idle before every call.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class DeviceGroup:
     """Devices that exchange with one another.
 
     Attributes:
@@ -656,7 +656,7 @@ class Group:
         return self.fullest or max(1, self.devices // self.nodes)
 
 
-def family(group: Group) -> Literal["links", "pcie", "network"]:
+def family(group: DeviceGroup) -> Literal["links", "pcie", "network"]:
     """The links of a group's collectives: device to device (NVLink), PCIe, or the network between nodes."""
     if group.nodes > 1:
         return "network"
@@ -688,7 +688,7 @@ class _Inside:
     exchange: float
 
 
-def group_of(machine: Machine, devices: int, nodes: int = 1) -> Group:
+def group_of(machine: Machine, devices: int, nodes: int = 1) -> DeviceGroup:
     """The group of the first devices of each node.
 
     Args:
@@ -705,7 +705,7 @@ def group_of(machine: Machine, devices: int, nodes: int = 1) -> Group:
     return group_across(machine, first_devices(machine, devices, nodes))
 
 
-def group_across(machine: Machine, crossing: Crossing) -> Group:
+def group_across(machine: Machine, crossing: LinkUse) -> DeviceGroup:
     """The group of devices that cross these links.
 
     Args:
@@ -720,7 +720,7 @@ def group_across(machine: Machine, crossing: Crossing) -> Group:
     """
     node = machine.node.like or machine.node
     inside = _inside(_Place(node, node.name, node.edges, node.peer_access, crossing.local))
-    group = Group(
+    group = DeviceGroup(
         devices=crossing.devices,
         nodes=crossing.nodes,
         kind=inside.kind,

@@ -56,7 +56,7 @@ from trimaran.base.files import packaged_text, packaged_toml
 from trimaran.machine.catalog import link_types
 from trimaran.machine.types import Machine
 from trimaran.pricing.collectives.formulas import bus_factor
-from trimaran.pricing.collectives.links import OVER_PCIE, Crossing, Group, LinkKind, Timing, family, group_across
+from trimaran.pricing.collectives.links import OVER_PCIE, DeviceGroup, LinkKind, LinkUse, Timing, family, group_across
 from trimaran.pricing.types import Cost
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def constants() -> Mapping[str, Mapping[str, float]]:
     return tables
 
 
-def call_time(op: str, group: Group, timing: Timing, known: Mapping[str, float], *, year: float) -> float:
+def call_time(op: str, group: DeviceGroup, timing: Timing, known: Mapping[str, float], *, year: float) -> float:
     """Fixed cost of a call, besides the work of the device [s].
 
     One thread that launches on all devices pays for each; a send or receive is a separate call.
@@ -133,7 +133,7 @@ def with_call(transfer_s: Sizes, call_s: float, timing: Timing) -> Sizes:
 
 
 def prior_time(
-    op: str, sizes: Sizes, group: Group, timing: Timing, known: Mapping[str, float], *, year: float
+    op: str, sizes: Sizes, group: DeviceGroup, timing: Timing, known: Mapping[str, float], *, year: float
 ) -> Sizes:
     """Time of a collective by physics alone, by size, its call included.
 
@@ -156,7 +156,9 @@ def _overlap(timing: Timing) -> float:
     return 1.0 if timing in ("wall", "torch") else 3.0
 
 
-def transfer_time(op: str, sizes: Sizes, group: Group, known: Mapping[str, float], *, year: float = 2024.0) -> Sizes:
+def transfer_time(
+    op: str, sizes: Sizes, group: DeviceGroup, known: Mapping[str, float], *, year: float = 2024.0
+) -> Sizes:
     """Time of the device's part of a collective, by size.
 
     Args:
@@ -183,7 +185,7 @@ def transfer_time(op: str, sizes: Sizes, group: Group, known: Mapping[str, float
     return slowest
 
 
-def inside_rate(op: str, group: Group, known: Mapping[str, float], *, year: float) -> float:
+def inside_rate(op: str, group: DeviceGroup, known: Mapping[str, float], *, year: float) -> float:
     """Bus rate inside a node [bytes/s]."""
     rate = (group.exchange_bytes_per_s if op == "all_to_all" else group.ring_bytes_per_s) / group.inside
     rate *= known[f"reached_{group.kind}"]
@@ -194,12 +196,12 @@ def inside_rate(op: str, group: Group, known: Mapping[str, float], *, year: floa
     return rate
 
 
-def _ramp(group: Group, known: Mapping[str, float]) -> float:
+def _ramp(group: DeviceGroup, known: Mapping[str, float]) -> float:
     """Time that links inside a node need to fill [s]."""
     return known["ramp_pcie" if group.kind in OVER_PCIE else "ramp_nvlink"]
 
 
-def uses_nvls(group: Group, year: float) -> bool:
+def uses_nvls(group: DeviceGroup, year: float) -> bool:
     """Whether switches add up an all-reduce of these devices."""
     return (
         group.kind == "nvswitch"
@@ -209,7 +211,7 @@ def uses_nvls(group: Group, year: float) -> bool:
     )
 
 
-def between_rate(op: str, group: Group, known: Mapping[str, float]) -> float:
+def between_rate(op: str, group: DeviceGroup, known: Mapping[str, float]) -> float:
     """Bus rate between nodes [bytes/s]: rings leave a node once on each card, an all-to-all with nearly everything."""
     rate = group.cards_bytes_per_s * math.sqrt(math.prod(network_reach(group, known))) / group.sharing
     if op == "all_to_all":
@@ -220,7 +222,7 @@ def between_rate(op: str, group: Group, known: Mapping[str, float]) -> float:
     return rate
 
 
-def network_reach(group: Group, known: Mapping[str, float]) -> tuple[float, float]:
+def network_reach(group: DeviceGroup, known: Mapping[str, float]) -> tuple[float, float]:
     """Of the rate of a node's cards, the least and the most that large collectives of a library reach.
 
     TCP is limited by the cores that copy: a card of rate `r` reaches `1/(1 + r/limit)`. A card of which it is not known
@@ -240,27 +242,27 @@ WIDEST = 8.0
 """Between the ends of what a card may reach of which nothing is known: from TCP at 400 Gb/s to InfiniBand."""
 
 
-def hop_times(group: Group, known: Mapping[str, float]) -> tuple[float, float]:
+def hop_times(group: DeviceGroup, known: Mapping[str, float]) -> tuple[float, float]:
     """Latency of a hop inside a node, and between nodes [s]."""
     inside = known["hop_pcie" if group.kind in OVER_PCIE else "hop_nvlink"]
     other = known["hop_infiniband" if group.access == "direct" else "hop_ethernet"]
     return inside, group.hop_s or known.get(f"hop_{group.card_kind}", other)
 
 
-def ring_latency(op: str, group: Group, known: Mapping[str, float]) -> float:
+def ring_latency(op: str, group: DeviceGroup, known: Mapping[str, float]) -> float:
     """Latency of a ring [s]: its hops one after the other; those between nodes are half overlapped by the pipeline."""
     inside, between = hop_times(group, known)
     once = (group.devices - group.nodes) * inside + (group.nodes - 1) * between * RING_HOP
     return known["base"] + (2 if op == "all_reduce" else 1) * once
 
 
-def tree_latency(group: Group, known: Mapping[str, float]) -> float:
+def tree_latency(group: DeviceGroup, known: Mapping[str, float]) -> float:
     """Latency of an all-reduce on trees between nodes, chains inside them [s]."""
     inside, between = hop_times(group, known)
     return known["base"] + 2 * ((group.per_node - 1) * inside + math.ceil(math.log2(group.nodes)) * between)
 
 
-def _hops(op: str, group: Group, known: Mapping[str, float]) -> float:
+def _hops(op: str, group: DeviceGroup, known: Mapping[str, float]) -> float:
     if op == "send_recv":
         return known["base"] + hop_times(group, known)[1 if group.nodes > 1 else 0]
     ring = ring_latency(op, group, known)
@@ -300,7 +302,7 @@ class MeasuredCurve:
     """
 
     op: str
-    group: Group
+    group: DeviceGroup
     timing: Timing
     year: float
     times_s: Sizes
@@ -332,7 +334,7 @@ def at_sizes(times_s: Sizes, sizes: Sizes) -> Sizes:
 
 def _curve(row: dict[str, str]) -> MeasuredCurve:
     times = [row[str(power)] for power in range(FIRST_POWER, LAST_POWER + 1)]
-    group = Group(
+    group = DeviceGroup(
         devices=int(row["devices"]),
         nodes=int(row["nodes"]),
         kind=cast(LinkKind, row["kind"]),
@@ -358,7 +360,7 @@ def _curve(row: dict[str, str]) -> MeasuredCurve:
 _PLAIN = re.compile(r"\d+x")
 
 
-def as_measured(group: Group) -> Group:
+def as_measured(group: DeviceGroup) -> DeviceGroup:
     """The same devices in the box where their like was measured; the group itself where there is none, or no need.
 
     Args:
@@ -386,7 +388,7 @@ def as_measured(group: Group) -> Group:
 
 
 @functools.cache
-def _boxes(device: str) -> tuple[Group, ...]:
+def _boxes(device: str) -> tuple[DeviceGroup, ...]:
     """Measured groups of one node, of this device and without NVLink, each once."""
     groups = {curve.group for curve in measured_curves() if curve.group.device == device and curve.group.nodes == 1}
     return tuple(sorted((one for one in groups if one.kind in OVER_PCIE), key=lambda one: (one.devices, one.node)))
@@ -423,13 +425,13 @@ class Query:
     """A query: an operation on a group, with a timing method and the year of a library."""
 
     op: str
-    group: Group
+    group: DeviceGroup
     timing: Timing
     year: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Field:
+class SolvedCurves:
     """Curves with their covariance solved, ready for questions.
 
     Attributes:
@@ -452,11 +454,11 @@ FITTED = ("", "infiniband", "efa", "ethernet")
 
 
 @functools.cache
-def field(network: str = "") -> Field:
+def field(network: str = "") -> SolvedCurves:
     """Of the curves that say something of groups over a network: of another one than those of the fit its own.
 
     Args:
-        network: as `Group.card_kind`
+        network: as `DeviceGroup.card_kind`
     """
     return solve(_own_curves(network) or fitted_curves(), constants())
 
@@ -472,7 +474,7 @@ def _own_curves(network: str) -> tuple[MeasuredCurve, ...]:
     return tuple(one for one in measured_curves() if one.group.card_kind == network not in FITTED)
 
 
-def solve(curves: Sequence[MeasuredCurve], known: Mapping[str, Mapping[str, float]]) -> Field:
+def solve(curves: Sequence[MeasuredCurve], known: Mapping[str, Mapping[str, float]]) -> SolvedCurves:
     """Solves for the weights of the curves.
 
     Args:
@@ -482,7 +484,7 @@ def solve(curves: Sequence[MeasuredCurve], known: Mapping[str, Mapping[str, floa
     queries, seen, covariance = covariance_of(curves, known)
     factors = cholesky(covariance)
     weights = backward(factors, forward(factors, seen))
-    return Field(queries=queries, traits=traits_of(queries), factors=factors, weights=weights, known=known)
+    return SolvedCurves(queries=queries, traits=traits_of(queries), factors=factors, weights=weights, known=known)
 
 
 def covariance_of(
@@ -499,7 +501,7 @@ def covariance_of(
     return queries, seen, covariance
 
 
-def correction(query: Query, solved: Field) -> Sizes:
+def correction(query: Query, solved: SolvedCurves) -> Sizes:
     """By how much the time strays from the prior: the logarithm of the factor at each size of `GRID`.
 
     Args:
@@ -511,7 +513,7 @@ def correction(query: Query, solved: Field) -> Sizes:
     return found
 
 
-def doubt(query: Query, solved: Field) -> Sizes:
+def doubt(query: Query, solved: SolvedCurves) -> Sizes:
     """Standard deviation of the logarithm of the same factor at each size of `GRID`; arguments as of `correction`."""
     traits, known = traits_of((query,)), solved.known["kernel"]
     near, noise = kernel(traits, solved.traits, known)[:, 0, :], known["noise"] ** 2
@@ -645,7 +647,7 @@ SURE, LIKELY = 0.12, 0.5
 """Spread of the logarithm up to which an answer counts as interpolated, and as calibrated on like machines."""
 
 
-def group_cost(op: str, nbytes: float, group: Group, *, timing: Timing = "stream", year: float = 2024.0) -> Cost:
+def group_cost(op: str, nbytes: float, group: DeviceGroup, *, timing: Timing = "stream", year: float = 2024.0) -> Cost:
     """Time of a collective of a group, however it is joined.
 
     Args:
@@ -668,7 +670,7 @@ def group_cost(op: str, nbytes: float, group: Group, *, timing: Timing = "stream
     return Cost(seconds, seconds / factor, seconds * factor, _source(sigma, group))
 
 
-def half_width(sigma: float, group: Group) -> float:
+def half_width(sigma: float, group: DeviceGroup) -> float:
     """Factor between a median and the ends of its 90 % interval.
 
     Args:
@@ -684,7 +686,7 @@ def half_width(sigma: float, group: Group) -> float:
     return math.exp(width)
 
 
-def _spread(group: Group) -> float:
+def _spread(group: DeviceGroup) -> float:
     """Half of the logarithm of what the group's cards may reach, from the least to the most."""
     least, most = network_reach(group, constants()["prior"])
     return math.log(most / least) / 2 if group.nodes > 1 else 0.0
@@ -695,19 +697,21 @@ def network_ends(machine: Machine) -> tuple[Machine, ...]:
     if machine.fabric is None:
         return ()
     count, link = machine.fabric
-    reach = network_reach(group_across(machine, Crossing(local=(0,), nodes=2, cards=1)), constants()["prior"])
+    reach = network_reach(group_across(machine, LinkUse(local=(0,), nodes=2, cards=1)), constants()["prior"])
     ends = [replace(machine, fabric=(count, replace(link, reach=(share, share)))) for share in reach]
     return tuple(ends) if reach[0] < reach[1] else ()
 
 
-def group_seconds(op: str, nbytes: float, group: Group, *, timing: Timing = "stream", year: float = 2024.0) -> float:
+def group_seconds(
+    op: str, nbytes: float, group: DeviceGroup, *, timing: Timing = "stream", year: float = 2024.0
+) -> float:
     """The same without its interval, which takes most of the work; arguments as of `group_cost` [s]."""
     size = np.array([max(float(nbytes), GRID[0])])
     return float(at_sizes(predicted_curve(op, group, timing, year), size)[0])
 
 
 @functools.lru_cache(maxsize=4096)
-def predicted_curve(op: str, group: Group, timing: Timing, year: float) -> Sizes:
+def predicted_curve(op: str, group: DeviceGroup, timing: Timing, year: float) -> Sizes:
     """Times over `GRID`, that never fall as messages grow [s].
 
     Args:
@@ -723,7 +727,7 @@ def predicted_curve(op: str, group: Group, timing: Timing, year: float) -> Sizes
 
 
 @functools.lru_cache(maxsize=4096)
-def predicted_doubt(op: str, group: Group, timing: Timing, year: float) -> Sizes:
+def predicted_doubt(op: str, group: DeviceGroup, timing: Timing, year: float) -> Sizes:
     """Standard deviation of the logarithm of these times; arguments as of `predicted_curve`."""
     return doubt(Query(op=op, group=group, timing=timing, year=year), field(group.card_kind))
 
@@ -731,7 +735,7 @@ def predicted_doubt(op: str, group: Group, timing: Timing, year: float) -> Sizes
 _LOG_GRID = np.log(GRID)
 
 
-def _source(sigma: float, group: Group) -> str:
+def _source(sigma: float, group: DeviceGroup) -> str:
     if sigma <= SURE:
         return f"interpolated: collectives measured on {group.node or 'like machines'}"
     if sigma <= LIKELY:

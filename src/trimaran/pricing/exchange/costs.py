@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from trimaran.machine.types import Machine
 from trimaran.pricing.collectives.algorithms import collective_cost
-from trimaran.pricing.collectives.corrections import Correction
+from trimaran.pricing.collectives.corrections import CollectiveCorrection
 from trimaran.pricing.collectives.links import all_with_all_rate, fabric_of
 from trimaran.pricing.collectives.parameter_servers import byteps_time
-from trimaran.pricing.exchange.frameworks import Recipe, exchange_constants
+from trimaran.pricing.exchange.frameworks import ExchangeRecipe, exchange_constants
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.exchange.unknowns import End, placed
 
@@ -31,17 +31,17 @@ class ExchangeOptions:
     """
 
     accumulation: int = 1
-    recipe: Recipe | None = None
+    recipe: ExchangeRecipe | None = None
     wire_share: float = 1.0
     explain: bool = True
-    correction: Correction | None = None
+    correction: CollectiveCorrection | None = None
     length_spread: float = 0.0
     servers: int = 0
     end: End = "typical"
 
 
 def call_price(
-    recipe: Recipe,
+    recipe: ExchangeRecipe,
     machine: Machine,
     *,
     devices: int,
@@ -88,7 +88,7 @@ def _over_servers_s(nbytes: int, machine: Machine, *, nodes: int, servers: int) 
     return 2 * link.latency_s + byteps_time(nbytes, workers=nodes, servers=servers, bytes_per_s=rate)
 
 
-def handling_s(recipe: Recipe, machine: Machine, *, tensors: int, nbytes: int) -> float:
+def handling_s(recipe: ExchangeRecipe, machine: Machine, *, tensors: int, nbytes: int) -> float:
     """Copies of gradients into the buffers of calls and out of them, on the device [s].
 
     Args:

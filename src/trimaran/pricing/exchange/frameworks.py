@@ -42,8 +42,8 @@ class ExchangeConstants:
         tf_host_bytes_per_s: at which TensorFlow sums and updates in a host's memory, by all cores [bytes/s]
         length_spread: where batches hold sentences of different lengths: standard deviation of a batch's work by its
             mean
-        mxnet_copies: where MXNet's copies are between their ends, as `Recipe.bytes_place` has it; its collectives of
-            NCCL are as far from their slow end
+        mxnet_copies: where MXNet's copies are between their ends, as `ExchangeRecipe.bytes_place` has it; its
+            collectives of NCCL are as far from their slow end
         mxnet_calls: where its calls are between their ends
         ends: 5 and 95 % of the same fit to draws of as many networks, by name
     """
@@ -92,7 +92,7 @@ _CALL_S = Unknown(OPERATION_S.slow, OPERATION_S.fast, OPERATION_S.slow, OPERATIO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class ExchangeRecipe:
     """How a framework exchanges gradients.
 
     Attributes:
@@ -143,7 +143,7 @@ class Recipe:
     unknowns: tuple[tuple[str, Unknown], ...] = (("call_s", _CALL_S), ("interference", INTERFERENCE))
     source: str
 
-    def at(self, end: End) -> "Recipe":
+    def at(self, end: End) -> "ExchangeRecipe":
         """This with all that nobody has measured at an end.
 
         Example:
@@ -155,7 +155,7 @@ class Recipe:
         found: dict[str, Any] = {name: unknown.at(end) for name, unknown in self.unknowns}
         return replace(self, overlaps=self.overlaps and (end == "fast" or self.surely_overlaps), **found)
 
-    def on(self, devices: int) -> "Recipe":
+    def on(self, devices: int) -> "ExchangeRecipe":
         """This on a node, with what one process does for all its devices in the time of a call.
 
         Args:
@@ -168,7 +168,7 @@ _KNOWN = exchange_constants()
 _TENSOR_S = _KNOWN.tensor_s
 _HOROVOD_S, _TUNED_S = _KNOWN.fitted("horovod_call_s"), _KNOWN.fitted("tuned_call_s")
 
-DDP = Recipe(
+DDP = ExchangeRecipe(
     name="ddp",
     first_bytes=_MIB,
     bucket_bytes=25 * _MIB,
@@ -176,7 +176,7 @@ DDP = Recipe(
     passes=4,
     source="torch nn/parallel/distributed.py, csrc/distributed/c10d/reducer.cpp: 1 MiB, then 25 MiB, reverse order",
 )
-APEX = Recipe(
+APEX = ExchangeRecipe(
     name="apex",
     first_bytes=40_000_000,
     bucket_bytes=40_000_000,
@@ -184,7 +184,7 @@ APEX = Recipe(
     passes=4,
     source="NVIDIA/apex parallel/distributed.py: message_size 1e7 elements, flattened by one kernel",
 )
-HOROVOD = Recipe(
+HOROVOD = ExchangeRecipe(
     name="horovod",
     bucket_bytes=64 * _MIB,
     cycle_s=5e-3,
@@ -202,7 +202,7 @@ HOROVOD_21 = replace(
     cycle_s=1e-3,
     source="horovod/horovod v0.21.0 (November 2020): cycles of 1 ms instead of 5, 128 MB instead of 64",
 )
-HOROVOD_TUNED = Recipe(
+HOROVOD_TUNED = ExchangeRecipe(
     name="horovod-tuned",
     bucket_bytes=64 * _MIB,
     cycle_s=0.1e-3,
@@ -211,7 +211,7 @@ HOROVOD_TUNED = Recipe(
     unknowns=(("call_s", _TUNED_S), ("interference", INTERFERENCE)),
     source="NVIDIA/DeepLearningExamples MxNet/Classification/RN50v1.5: HOROVOD_CYCLE_TIME 0.1, copies in batches",
 )
-REPLICATED = Recipe(
+REPLICATED = ExchangeRecipe(
     name="tf-replicated",
     call_s=0.0,
     device_s=LAUNCH_S.value,
@@ -219,7 +219,7 @@ REPLICATED = Recipe(
     unknowns=(("device_s", LAUNCH_S), ("interference", INTERFERENCE)),
     source="tensorflow/benchmarks scripts/tf_cnn_benchmarks/variable_mgr.py: one NCCL sum per variable",
 )
-MIRRORED = Recipe(
+MIRRORED = ExchangeRecipe(
     name="tf-mirrored",
     bucket_bytes=1 << 62,
     overlaps=False,
@@ -235,7 +235,7 @@ _LAUNCHES_S = LAUNCH_S.times(2, 2 * _KEYS)
 _OWNER_S = OPERATION_S.times(4)
 
 
-def mxnet_recipes(*, copies: float, calls: float) -> tuple[Recipe, Recipe]:
+def mxnet_recipes(*, copies: float, calls: float) -> tuple[ExchangeRecipe, ExchangeRecipe]:
     """MXNet's exchanges in a node, by NCCL and by copies between devices, with their unknowns at places.
 
     Args:
@@ -244,7 +244,7 @@ def mxnet_recipes(*, copies: float, calls: float) -> tuple[Recipe, Recipe]:
         calls: where the times of calls and copies' handling are between their ends
     """
     launches_s, owner_s, copy_s = (unknown.valued(calls) for unknown in (_LAUNCHES_S, _OWNER_S, COPY_S))
-    nccl = Recipe(
+    nccl = ExchangeRecipe(
         name="kvstore-nccl",
         keys=_KEYS,
         bucket_bytes=1 << 62,
@@ -259,7 +259,7 @@ def mxnet_recipes(*, copies: float, calls: float) -> tuple[Recipe, Recipe]:
         source="apache/mxnet src/kvstore/kvstore_nccl.h, python/mxnet/model.py (July 2018): 16 keys a call, an "
         "operation of the engine that waits for their gradients; one thread calls NCCL for all devices; owners update",
     )
-    star = Recipe(
+    star = ExchangeRecipe(
         name="kvstore-device",
         call_s=owner_s.value,
         copy_s=copy_s.value,
@@ -273,7 +273,7 @@ def mxnet_recipes(*, copies: float, calls: float) -> tuple[Recipe, Recipe]:
 
 
 KVSTORE_NCCL, STAR = mxnet_recipes(copies=_KNOWN.mxnet_copies, calls=_KNOWN.mxnet_calls)
-FUSED = Recipe(
+FUSED = ExchangeRecipe(
     name="fused",
     first_bytes=32 * _MIB,
     bucket_bytes=32 * _MIB,
@@ -281,7 +281,7 @@ FUSED = Recipe(
     passes=4,
     source="PaddlePaddle FLAGS_fuse_parameter_memory_size 32 MB; OneFlow fuses at compilation",
 )
-FLAT = Recipe(
+FLAT = ExchangeRecipe(
     name="flat",
     bucket_bytes=1 << 62,
     overlaps=False,
@@ -297,7 +297,7 @@ RECIPES = {
 _HOST_S = OPERATION_S.times(2)
 _PART_S = OPERATION_S.times(4)
 
-SERVER = Recipe(
+SERVER = ExchangeRecipe(
     name="server",
     call_s=_HOST_S.value,
     copy_s=COPY_S.value,
@@ -316,7 +316,7 @@ TF_SERVER = replace(
     unknowns=(("call_s", _HOST_S), ("copy_s", COPY_S), ("host_bytes_per_s", _TF_HOST)),
     source="tensorflow/benchmarks variable_update=parameter_server: variables and their updates on the host",
 )
-BYTEPS = Recipe(
+BYTEPS = ExchangeRecipe(
     name="byteps",
     bucket_bytes=4_096_000,
     call_s=_PART_S.value,
@@ -327,7 +327,7 @@ BYTEPS = Recipe(
 """Meaning of each `sync` other than "nccl"."""
 
 
-def recipe_of(software: Software, sync: Sync = "nccl") -> Recipe:
+def recipe_of(software: Software, sync: Sync = "nccl") -> ExchangeRecipe:
     """Defaults of a framework.
 
     Args:
@@ -370,5 +370,5 @@ def recipe_of(software: Software, sync: Sync = "nccl") -> Recipe:
             return DDP
 
 
-def _horovod(year: float) -> Recipe:
+def _horovod(year: float) -> ExchangeRecipe:
     return HOROVOD if year < _HOROVOD_21 else HOROVOD_21

@@ -56,7 +56,7 @@ _KERNELS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class KernelProfile:
     """One step of a profile, as a mean over its steps.
 
     Attributes:
@@ -115,7 +115,7 @@ class _Trace(msgspec.Struct, frozen=True):
     traceEvents: list[_Event]  # noqa: N815 its name in the file
 
 
-def read_kineto(path: Path, *, steps: int | None = None) -> Profile:
+def read_kineto(path: Path, *, steps: int | None = None) -> KernelProfile:
     """A profile that `torch.profiler` exported, plain or packed by gzip.
 
     Args:
@@ -155,7 +155,7 @@ def read_kineto(path: Path, *, steps: int | None = None) -> Profile:
         seconds[kind] = seconds.get(kind, 0.0) + each_s
         if operator:
             by_operator[operator] = by_operator.get(operator, 0.0) + each_s
-    return Profile(
+    return KernelProfile(
         kinds_s=seconds,
         step_s=_step_s(marks or kernels, count, path),
         steps=count,
@@ -300,7 +300,7 @@ def correction_from_steps(steps: Sequence[MeasuredStep]) -> Correction:
     )
 
 
-def correction_from_profile(profile: Profile, modelled_s: Mapping[WorkKind, float], host_s: float) -> Correction:
+def correction_from_profile(profile: KernelProfile, modelled_s: Mapping[WorkKind, float], host_s: float) -> Correction:
     """The factors of kinds with which the model gives the times of a profile.
 
     Args:

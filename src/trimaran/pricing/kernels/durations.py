@@ -164,7 +164,7 @@ PLAIN = frozenset({"kepler", "maxwell", "pascal", "vega", "cpu"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class KernelSetting:
     """The units that compute each work of a step, one entry of each column a work.
 
     Attributes:
@@ -196,7 +196,9 @@ class Setting:
     large_flops_per_s: Column
 
 
-def setting(kernels: Kernels, device: Device, software: Software, precision: str, *, gapless: bool = False) -> Setting:
+def setting(
+    kernels: Kernels, device: Device, software: Software, precision: str, *, gapless: bool = False
+) -> KernelSetting:
     """The units that compute each kernel of a step on a device under a software.
 
     Args:
@@ -229,7 +231,7 @@ def setting(kernels: Kernels, device: Device, software: Software, precision: str
     large = step_constants().product_rate("bf16", device, libraries_year(software), tuned=False)
     is_large = tensor & numpy.isin(asked, ["bf16", "fp16"]) & (gapless and device.generation in _GAPLESS)
 
-    return Setting(
+    return KernelSetting(
         architecture=numpy.full(len(kernels), architecture_of(device)),
         tensor=tensor,
         tf32=tensor & (asked == "tf32"),
@@ -312,7 +314,7 @@ def _flat(table: Mapping[str, Any], above: str) -> list[tuple[str, float]]:
 # Sustained rate of the units of a device: vector units or tensor cores, under the device's power limit
 
 
-Columns = TypeVar("Columns", Kernels, Setting)
+Columns = TypeVar("Columns", Kernels, KernelSetting)
 _PROCESSOR_FLOPS_PER_S = {"vector": 2 * 128 * 1.6e9, "tensor": 2 * 1024 * 1.6e9}
 """Of a multiprocessor whose number is not said: 128 lanes at 1.6 GHz, or the products of tensor cores of Ampere."""
 
@@ -325,7 +327,7 @@ def take(columns: Columns, chosen: Flags) -> Columns:
     return type(columns)(**{name: getattr(columns, name)[chosen] for name in columns.__dataclass_fields__})
 
 
-def of_architecture(setting: Setting, figure: str, constants: Constants) -> Column:
+def of_architecture(setting: KernelSetting, figure: str, constants: Constants) -> Column:
     """A constant of the architecture of each work's device; where it has none, that of others."""
     found = numpy.empty(len(setting.architecture))
     for name in numpy.unique(setting.architecture):
@@ -334,18 +336,18 @@ def of_architecture(setting: Setting, figure: str, constants: Constants) -> Colu
     return found
 
 
-def sustained(setting: Setting, units: str, constants: Constants) -> Column:
+def sustained(setting: KernelSetting, units: str, constants: Constants) -> Column:
     """Highest sustained rate of the units [FLOP/s]."""
     return _unlimited(setting, units, constants) * _clock(setting, units, constants)
 
 
-def _unlimited(setting: Setting, units: str, constants: Constants) -> Column:
+def _unlimited(setting: KernelSetting, units: str, constants: Constants) -> Column:
     """The same without a limit of power [FLOP/s]."""
     best = setting.flops_per_s * of_architecture(setting, units, constants)
     return numpy.where(setting.tf32, best * constants["tf32"], best) if units == "tensor" else best
 
 
-def _clock(setting: Setting, units: str, constants: Constants) -> Column:
+def _clock(setting: KernelSetting, units: str, constants: Constants) -> Column:
     """Share of its clock that the device's power lets it keep."""
     power_w = numpy.where(setting.power_w > 0, setting.power_w, numpy.inf)
     limit = power_w * of_architecture(setting, f"{units}_per_j", constants)
@@ -356,10 +358,10 @@ def _clock(setting: Setting, units: str, constants: Constants) -> Column:
 
 def each_units(
     kernels: Kernels,
-    setting: Setting,
+    setting: KernelSetting,
     constants: Constants,
     kind: str,
-    seconds: Callable[[Kernels, Setting, str, Tiling], Column],
+    seconds: Callable[[Kernels, KernelSetting, str, Tiling], Column],
 ) -> Column:
     """Times of kernels, those of vector units and of tensor cores each by themselves [s].
 
@@ -389,7 +391,7 @@ def each_units(
     return found
 
 
-def _balance(part: Kernels, on: Setting) -> Column:
+def _balance(part: Kernels, on: KernelSetting) -> Column:
     """Rate of a multiprocessor for a byte of an element, in units of 10^12 FLOP/s and 4 bytes."""
     return on.flops_per_s / on.multiprocessors / 1e12 * part.element_bytes / 4
 
@@ -412,10 +414,10 @@ _FFT_EDGE = 32
 """Larger images are split into tiles of this edge."""
 
 
-def convolution_seconds(kernels: Kernels, setting: Setting, constants: Constants) -> Column:
+def convolution_seconds(kernels: Kernels, setting: KernelSetting, constants: Constants) -> Column:
     """Time that the units need for each convolution [s]."""
 
-    def on_units(part: Kernels, on: Setting, units: str, tiling: Tiling) -> Column:
+    def on_units(part: Kernels, on: KernelSetting, units: str, tiling: Tiling) -> Column:
         rate = sustained(on, units, constants) * of_architecture(on, "convolution", constants)
         rate = rate * _efficiency(part, on, constants, units)
         strided = (part.gradient == Gradient.INPUT.value) & (part.stride > 1)
@@ -442,7 +444,7 @@ def convolution_seconds(kernels: Kernels, setting: Setting, constants: Constants
     return each_units(kernels, setting, constants, "convolution", on_units)
 
 
-def _efficiency(part: Kernels, on: Setting, constants: Constants, units: str) -> Column:
+def _efficiency(part: Kernels, on: KernelSetting, constants: Constants, units: str) -> Column:
     """Of a pass, as far as the libraries of that year had come."""
     found = numpy.ones(len(part))
     span = constants[f"growth.{units}.span"]
@@ -464,13 +466,13 @@ def _packed(part: Kernels, rate: Column, tiling: Tiling) -> Column:
     return product_seconds(m, part.n * packs, k, numpy.ceil(part.count / packs), rate, tiling)
 
 
-def _layout(part: Kernels, on: Setting, constants: Constants) -> Column:
+def _layout(part: Kernels, on: KernelSetting, constants: Constants) -> Column:
     """Tensor cores take channels last: tensors in another layout are transposed before and after."""
     turned = on.tensor & ~on.channels_last
     return numpy.where(turned, constants["layout"] * part.nbytes / on.bytes_per_s, 0.0)
 
 
-def _unfolded(part: Kernels, on: Setting, constants: Constants, rate: Column, tiling: Tiling) -> Column:
+def _unfolded(part: Kernels, on: KernelSetting, constants: Constants, rate: Column, tiling: Tiling) -> Column:
     """One sample after another: write the input unfolded into a matrix, a column for each output, and read it."""
     samples = numpy.maximum(part.pixels[:, 0], 1.0)
     weight = part.gradient == Gradient.WEIGHT.value
@@ -482,7 +484,7 @@ def _unfolded(part: Kernels, on: Setting, constants: Constants, rate: Column, ti
     return samples * (product + unfold + 2 * on.launch_s * constants["launch"])
 
 
-def _library(part: Kernels, on: Setting, constants: Constants) -> Column:
+def _library(part: Kernels, on: KernelSetting, constants: Constants) -> Column:
     """How much longer kernels of other makers take than those of the device's."""
     found = numpy.ones(len(part))
     for library in numpy.unique(on.library):
@@ -493,7 +495,7 @@ def _library(part: Kernels, on: Setting, constants: Constants) -> Column:
     return found
 
 
-def _has_winograd(part: Kernels, on: Setting, constants: Constants, form: str) -> Flags:
+def _has_winograd(part: Kernels, on: KernelSetting, constants: Constants, form: str) -> Flags:
     """Not on Kepler; the small form, which keeps transformed tiles on the chip, computes no weight gradients."""
     late: Flags = (on.year >= constants[f"winograd.{form}_year"]) & (on.architecture != "kepler")
     unfit: Flags = part.gradient == Gradient.WEIGHT.value
@@ -502,7 +504,7 @@ def _has_winograd(part: Kernels, on: Setting, constants: Constants, form: str) -
 
 def _winograd(
     part: Kernels,
-    on: Setting,
+    on: KernelSetting,
     constants: Constants,
     units: str,
     shape: tuple[int, int, str],
@@ -521,7 +523,7 @@ def _winograd(
     return seconds + moving
 
 
-def _fft(part: Kernels, on: Setting, constants: Constants, rate: Column, tiling: Tiling) -> Column:
+def _fft(part: Kernels, on: KernelSetting, constants: Constants, rate: Column, tiling: Tiling) -> Column:
     window = numpy.sqrt(part.window)
     needed = numpy.maximum(part.pixels[:, 1], part.pixels[:, 2]) + window - 1
     edge = numpy.minimum(2 ** numpy.ceil(numpy.log2(needed)), _FFT_EDGE)
@@ -551,10 +553,10 @@ _CHANGE_YEARS = 0.1
 """How quickly a new generation of libraries takes over [years]."""
 
 
-def recurrent_seconds(kernels: Kernels, setting: Setting, constants: Constants) -> Column:
+def recurrent_seconds(kernels: Kernels, setting: KernelSetting, constants: Constants) -> Column:
     """Time that the units need for each layer [s]."""
 
-    def on_units(part: Kernels, on: Setting, units: str, tiling: Tiling) -> Column:
+    def on_units(part: Kernels, on: KernelSetting, units: str, tiling: Tiling) -> Column:
         rate = sustained(on, units, constants) * constants[f"recurrent.{units}"]
         rows = part.m * part.steps
         inputs = product_seconds(rows, part.n, numpy.maximum(part.channels_in, 1.0), part.count, rate, tiling)
@@ -571,7 +573,7 @@ def recurrent_seconds(kernels: Kernels, setting: Setting, constants: Constants) 
     return each_units(kernels, setting, constants, "product", on_units)
 
 
-def durations(kernels: Kernels, setting: Setting, constants: Constants) -> Column:
+def durations(kernels: Kernels, setting: KernelSetting, constants: Constants) -> Column:
     """Time of each kernel, its start included [s]."""
     compute = numpy.zeros(len(kernels))
     for kind, seconds in (
@@ -594,8 +596,8 @@ def durations(kernels: Kernels, setting: Setting, constants: Constants) -> Colum
     return numpy.where((kernels.flops > 0) | (kernels.nbytes > 0), both + start, 0.0)
 
 
-def _products(kernels: Kernels, setting: Setting, constants: Constants) -> Column:
-    def on_units(part: Kernels, on: Setting, units: str, tiling: Tiling) -> Column:
+def _products(kernels: Kernels, setting: KernelSetting, constants: Constants) -> Column:
+    def on_units(part: Kernels, on: KernelSetting, units: str, tiling: Tiling) -> Column:
         tiled = product_seconds(part.m, part.n, part.k, part.count, sustained(on, units, constants), tiling)
         table, is_large = step_constants(), (on.large_flops_per_s > 0) & (part.kind == WorkKind.PRODUCT.value)
         if not is_large.any():

@@ -29,7 +29,7 @@ from trimaran.program.gradients import bucket_owners
 from trimaran.program.layout import Layout, across_nodes, shard_bytes, strategy_layout, within_node
 from trimaran.program.lowering.messages import Message
 from trimaran.program.lowering.partition import Partition, partition_graph, segment_ops
-from trimaran.program.lowering.rows import Row, in_order, plan_rows
+from trimaran.program.lowering.rows import RowSteps, in_order, plan_rows
 from trimaran.program.lowering.schedules import (
     BACKWARDS,
     FORWARDS,
@@ -63,7 +63,7 @@ from trimaran.program.types import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankPlace:
     """A rank, with all that decides its instructions.
 
     Attributes:
@@ -80,7 +80,7 @@ class Place:
     replica: int
     row: int
     shard: int = 0
-    plan: Row
+    plan: RowSteps
     partition: Partition
     strategy: Strategy
 
@@ -143,7 +143,7 @@ _LAST: Mapping[Sync, Kind] = {
 
 
 def collective(
-    place: Place,
+    place: RankPlace,
     label: str,
     *,
     group: tuple[int, ...],
@@ -186,7 +186,7 @@ NORM_BYTES = 8
 """A sum of squares, fp64 [bytes]."""
 
 
-def finish(place: Place, *, clip: bool) -> Iterator[Instruction]:
+def finish(place: RankPlace, *, clip: bool) -> Iterator[Instruction]:
     """Everything after the last backward up to the update: shared weights, the global norm, the update.
 
     Args:
@@ -227,7 +227,7 @@ def finish(place: Place, *, clip: bool) -> Iterator[Instruction]:
     yield Instruction(kind=Kind.UPDATE, rank=place.rank, after=tuple(ready))
 
 
-def hand_out(place: Place) -> Iterator[Instruction]:
+def hand_out(place: RankPlace) -> Iterator[Instruction]:
     """Broadcasts of weights by those that updated them: the owners of buckets, or the replicas that share the update.
 
     Args:
@@ -254,7 +254,7 @@ def hand_out(place: Place) -> Iterator[Instruction]:
             )
 
 
-def _left_running(place: Place) -> list[str]:
+def _left_running(place: RankPlace) -> list[str]:
     """Collectives that the last steps of the segments start and do not wait for; earlier ones end before these."""
     return [
         token_of(inner, step.segment, step.microbatch)
@@ -264,7 +264,7 @@ def _left_running(place: Place) -> list[str]:
     ]
 
 
-def _shared_weights(place: Place) -> Iterator[Instruction]:
+def _shared_weights(place: RankPlace) -> Iterator[Instruction]:
     row, layout = place.plan, place.layout
     for number, (parameter, segments) in enumerate(place.partition.tied.items()):
         holders = {layout.rows[segment] for segment in segments}
@@ -288,7 +288,7 @@ MEAN_BYTES = 16
 """A sum and its weight, both fp64 [bytes]. The run sends 8 more with them: whether a rank has a request of a signal."""
 
 
-def rank_instructions(place: Place, *, clip: bool) -> Iterator[Instruction]:
+def rank_instructions(place: RankPlace, *, clip: bool) -> Iterator[Instruction]:
     """The list of one rank.
 
     Args:
@@ -331,7 +331,7 @@ def rank_instructions(place: Place, *, clip: bool) -> Iterator[Instruction]:
         yield from hand_out(place)
 
 
-def _compute(place: Place, step: Compute, after: tuple[str, ...]) -> Instruction:
+def _compute(place: RankPlace, step: Compute, after: tuple[str, ...]) -> Instruction:
     marks = inner_marks(place.plan.inners.get(step, ()), step.segment, step.microbatch)
     if place.layout.dp > 1 and place.plan.completing.get(step.segment) == step:
         marks += tuple(Mark(name=bucket.label, op=bucket.op) for bucket in place.plan.buckets[step.segment])
@@ -342,7 +342,7 @@ def _compute(place: Place, step: Compute, after: tuple[str, ...]) -> Instruction
     )
 
 
-def _end_of(place: Place, message: Message, *, sends: bool) -> Instruction:
+def _end_of(place: RankPlace, message: Message, *, sends: bool) -> Instruction:
     """The send or the receive of a message."""
     if message.forward:
         kind = Kind.SEND_FORWARD if sends else Kind.RECEIVE_FORWARD
@@ -361,7 +361,7 @@ def _end_of(place: Place, message: Message, *, sends: bool) -> Instruction:
     )
 
 
-def _broadcasts(place: Place) -> Iterator[Instruction]:
+def _broadcasts(place: RankPlace) -> Iterator[Instruction]:
     """Running statistics drift apart between replicas; a training step starts from those of replica 0, as in DDP."""
     if place.layout.dp == 1 or not place.plan.completing:
         return
@@ -372,13 +372,13 @@ def _broadcasts(place: Place) -> Iterator[Instruction]:
             yield collective(place, "buffers", segment=segment, group=group, nbytes=nbytes, kind=Kind.BROADCAST)
 
 
-def _mean(place: Place, *, training: bool, after: tuple[str, ...]) -> Iterator[Instruction]:
+def _mean(place: RankPlace, *, training: bool, after: tuple[str, ...]) -> Iterator[Instruction]:
     group = place.alike
     if len(group) > 1:
         yield collective(place, "loss" if training else "metric", group=group, nbytes=MEAN_BYTES, after=after)
 
 
-def _reductions(place: Place, step: Compute) -> Iterator[Instruction]:
+def _reductions(place: RankPlace, step: Compute) -> Iterator[Instruction]:
     if place.layout.dp == 1:
         return
     if place.strategy.sync == "hierarchical":
@@ -398,7 +398,7 @@ def _reductions(place: Place, step: Compute) -> Iterator[Instruction]:
         )
 
 
-def _hierarchical(place: Place, step: Compute) -> Iterator[Instruction]:
+def _hierarchical(place: RankPlace, step: Compute) -> Iterator[Instruction]:
     """Sums within the node and across nodes, bucket by bucket; behind them the gathers within the node."""
     gathers = []
     for bucket in place.plan.buckets[step.segment]:
@@ -530,7 +530,7 @@ def lower_as(
     starts = start_times(order, forward=partition.forward, backward=partition.backward, lengths=lengths)
     rows = plan_rows(graph, strategy, partition, order, Clock(starts=starts, lengths=lengths))
     places = (
-        Place(
+        RankPlace(
             layout=layout,
             replica=replica,
             row=number,

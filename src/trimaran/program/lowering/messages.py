@@ -21,7 +21,7 @@ the lengths of steps and messages, and the one that ends earlier is taken; as th
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trimaran.program.lowering.partition import Pair, Route
+from trimaran.program.lowering.partition import Pair, TensorRoute
 from trimaran.program.lowering.schedules import FLOPS_PER_BYTE, Clock, Compute, Order, play
 from trimaran.program.types import Kind
 
@@ -57,7 +57,7 @@ class Message:
 
 
 def messages(
-    order: Order, routes: Iterable[Route], rows: Sequence[int], starts: Mapping[Compute, float], *, samples: int
+    order: Order, routes: Iterable[TensorRoute], rows: Sequence[int], starts: Mapping[Compute, float], *, samples: int
 ) -> tuple[Message, ...]:
     """All messages of one replica, by the time at which their last producer starts.
 

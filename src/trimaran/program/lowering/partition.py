@@ -74,7 +74,7 @@ def partition_graph(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class TensorRoute:
     """Tensors that go from a segment to another row for every microbatch.
 
     Attributes:
@@ -100,7 +100,7 @@ class Route:
         return sum(round(spec.nbytes.at(microbatch)) for spec in crossing)
 
 
-def routes_of(graph: Graph, parts: Sequence[Sequence[Op]], rows: Sequence[int]) -> tuple[Route, ...]:
+def routes_of(graph: Graph, parts: Sequence[Sequence[Op]], rows: Sequence[int]) -> tuple[TensorRoute, ...]:
     """Routes from each segment to each other row: a tensor that several segments of a row read goes there once.
 
     It goes to the first of those segments, and the others read it there. On the way back, the gradients that all of
@@ -128,7 +128,7 @@ def routes_of(graph: Graph, parts: Sequence[Sequence[Op]], rows: Sequence[int]) 
                 first.add(key)
                 found.setdefault((producer, consumer), []).append(spec)
     return tuple(
-        Route(
+        TensorRoute(
             producer=producer,
             consumer=consumer,
             readers=tuple(sorted({reader for spec in specs for reader in readers[spec.name, rows[consumer]]})),

@@ -18,7 +18,7 @@ from trimaran.program.lowering.schedules import BACKWARDS, COMPLETING, FORWARDS,
 from trimaran.program.lowering.tensor_parallel import gradient_sums, own_parameters, tensor_collectives
 from trimaran.program.lowering.zero import Handed, after_update, bucket_reduction, zero_collectives
 from trimaran.program.strategy import Strategy
-from trimaran.program.types import Inner, Instruction, Kind, Mark, Point
+from trimaran.program.types import ComputePoint, Inner, Instruction, Kind, Mark
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The collectives inside the steps of a row, in the order in which the steps pass them
@@ -63,7 +63,7 @@ Passed = TypeVar("Passed")
 
 
 def in_order(
-    found: Iterable[Passed], ops: Sequence[Op], at: Callable[[Passed], Point | Mark], *, backward: bool
+    found: Iterable[Passed], ops: Sequence[Op], at: Callable[[Passed], ComputePoint | Mark], *, backward: bool
 ) -> tuple[Passed, ...]:
     """Marks or collectives in the order in which a step passes their points; those of one point as they were.
 
@@ -160,7 +160,7 @@ def buckets_by_token(graph: Graph, strategy: Strategy, instructions: Sequence[In
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class RowSteps:
     """The steps of a row and what stands around each.
 
     Attributes:
@@ -203,7 +203,9 @@ class Row:
         return None
 
 
-def plan_rows(graph: Graph, strategy: Strategy, partition: Partition, order: Order, clock: Clock) -> tuple[Row, ...]:
+def plan_rows(
+    graph: Graph, strategy: Strategy, partition: Partition, order: Order, clock: Clock
+) -> tuple[RowSteps, ...]:
     """Put loads, messages and reductions around the steps of an order.
 
     Args:
@@ -236,7 +238,7 @@ def plan_rows(graph: Graph, strategy: Strategy, partition: Partition, order: Ord
         completing = {step.segment: step for step in steps if step.kind in COMPLETING}
         buckets = _buckets(graph, strategy, partition, steps, completing)
         planned.append(
-            Row(
+            RowSteps(
                 steps=steps,
                 received=tuple(map(tuple, received)),
                 sent=tuple(map(tuple, made)),

@@ -21,10 +21,10 @@ from trimaran.graph.types import (
     Graph,
     Op,
     Parameter,
+    ParameterSplit,
     Region,
     RegionKind,
-    Split,
-    Stream,
+    ResidualStream,
     TensorSpec,
     is_whole,
     of_graph,
@@ -33,7 +33,7 @@ from trimaran.graph.types import (
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.lowering.schedules import FORWARDS, PASSING_BACK
 from trimaran.program.strategy import Shard, ShardStyle, Strategy
-from trimaran.program.types import Axis, Inner, Kind, Point
+from trimaran.program.types import Axis, ComputePoint, Inner, Kind
 
 
 def find_shards(graph: Graph, ranks: int, *, sequence: bool = False, layers: bool = False) -> tuple[Shard, ...]:
@@ -111,14 +111,14 @@ def chosen_regions(graph: Graph, strategy: Strategy) -> tuple[Region, ...]:
     return tuple(region for region in graph.regions if sharded.issuperset((*region.columns, *region.rows)))
 
 
-def chosen_stream(graph: Graph, strategy: Strategy) -> Stream:
+def chosen_stream(graph: Graph, strategy: Strategy) -> ResidualStream:
     """The operations that a strategy splits along sequences; an empty stream where there are none.
 
     Args:
         graph: the network
         strategy: with shards that fit it (`check_shards`)
     """
-    return graph.stream if any(shard.style == "sequence" for shard in strategy.shards) else Stream()
+    return graph.stream if any(shard.style == "sequence" for shard in strategy.shards) else ResidualStream()
 
 
 def sharing_ops(graph: Graph, strategy: Strategy) -> frozenset[str]:
@@ -222,7 +222,7 @@ def share_of(region: Region, ranks: int) -> float:
     return (high - low) / size
 
 
-def _check_stream(graph: Graph, strategy: Strategy, regions: tuple[Region, ...]) -> Stream:
+def _check_stream(graph: Graph, strategy: Strategy, regions: tuple[Region, ...]) -> ResidualStream:
     stream = chosen_stream(graph, strategy)
     split = {shard.op for shard in strategy.shards if shard.style == "sequence"}
     if not split:
@@ -265,7 +265,7 @@ def _is_agreed(graph: Graph, region: Region, regions: list[Region] | tuple[Regio
 @of_graph
 def _sharers(graph: Graph) -> Mapping[str, tuple[str, ...]]:
     """For each region, by name, the regions that split one of its parameters the same way, itself included."""
-    users: dict[Split, dict[str, None]] = {}
+    users: dict[ParameterSplit, dict[str, None]] = {}
     for region in graph.regions:
         for split in region.splits:
             users.setdefault(split, {})[region.name] = None
@@ -419,7 +419,7 @@ def _features(spec: TensorSpec) -> Iterator[int]:
     return (size for size in spec.shape[1:] if isinstance(size, int))
 
 
-def _splits(graph: Graph, strategy: Strategy) -> Iterator[tuple[Region, Split]]:
+def _splits(graph: Graph, strategy: Strategy) -> Iterator[tuple[Region, ParameterSplit]]:
     for region in chosen_regions(graph, strategy):
         for split in region.splits:
             yield region, split
@@ -497,7 +497,7 @@ def _numbered(
     """Collectives that a step waits for, in the order in which it passes them."""
     place = {op.id: -number if backward else number for number, op in enumerate(ops)}
     found.sort(key=lambda stop: (place[stop[1]], not stop[2]))
-    points = [Point(op=op, before=before) for _, op, before, _ in found]
+    points = [ComputePoint(op=op, before=before) for _, op, before, _ in found]
     return tuple(
         Inner(label=f"{letter}{number}", kind=kind, axis=axis, nbytes=nbytes, start=point, wait=point)
         for number, (point, (kind, _, _, nbytes)) in enumerate(zip(points, found, strict=True))

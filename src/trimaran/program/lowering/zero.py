@@ -36,7 +36,7 @@ from trimaran.program.gradients import Bucket, owners_by_size
 from trimaran.program.lowering.schedules import COMPLETING, FORWARDS, PASSING_BACK
 from trimaran.program.lowering.tensor_parallel import sharded_bytes
 from trimaran.program.strategy import Strategy
-from trimaran.program.types import Inner, Kind, Point
+from trimaran.program.types import ComputePoint, Inner, Kind
 
 
 def padded_bytes(parameters: Sequence[Parameter], replicas: int) -> int:
@@ -207,9 +207,9 @@ def _units(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> list[_Unit]:
 
 def _forward(units: Sequence[_Unit], ops: Sequence[Op]) -> tuple[Inner, ...]:
     found = []
-    start = Point(op=ops[0].id, before=True)
+    start = ComputePoint(op=ops[0].id, before=True)
     for unit in units:
-        wait = Point(op=unit.first if unit.number else ops[0].id, before=True)
+        wait = ComputePoint(op=unit.first if unit.number else ops[0].id, before=True)
         found.append(_gather(f"u{unit.number}", unit.gathered, start, wait))
         start = wait
     return tuple(found)
@@ -219,11 +219,11 @@ def _backward_gathers(units: Sequence[_Unit], ops: Sequence[Op]) -> list[Inner]:
     found = []
     # The last operation is the loss where the segment has it: the gradient of the model's output is there after it.
     # A root without parameters starts nothing.
-    start = Point(op=ops[-1].id) if units and not units[0].number else None
+    start = ComputePoint(op=ops[-1].id) if units and not units[0].number else None
     for unit in reversed(units):
         if not unit.number:
             continue
-        wait = Point(op=unit.last, before=True) if unit.returns else None
+        wait = ComputePoint(op=unit.last, before=True) if unit.returns else None
         begin = start or wait
         if begin:
             # The one ahead is gathered even if no gradient comes back to it.
@@ -236,14 +236,14 @@ def _scatters(units: Sequence[_Unit], ops: Sequence[Op]) -> list[Inner]:
     # Where no gradient flows on, nothing tells when a unit is done but the end of the backward.
     order = [unit for unit in reversed(units) if unit.number and unit.fed]
     order += [unit for unit in units if not (unit.number and unit.fed)]
-    end = Point(op=ops[0].id)
+    end = ComputePoint(op=ops[0].id)
     found = [
         Inner(
             label=f"s{unit.number}",
             kind=Kind.REDUCE_SCATTER,
             axis="replicas",
             nbytes=unit.scattered,
-            start=Point(op=unit.first) if unit.number and unit.fed else end,
+            start=ComputePoint(op=unit.first) if unit.number and unit.fed else end,
         )
         for unit in order
         if unit.scattered
@@ -253,5 +253,5 @@ def _scatters(units: Sequence[_Unit], ops: Sequence[Op]) -> list[Inner]:
     return [replace(inner, wait=wait) for inner, wait in zip(found, waits, strict=False)]
 
 
-def _gather(label: str, nbytes: int, start: Point, wait: Point | None) -> Inner:
+def _gather(label: str, nbytes: int, start: ComputePoint, wait: ComputePoint | None) -> Inner:
     return Inner(label=label, kind=Kind.ALL_GATHER, axis="replicas", nbytes=nbytes, start=start, wait=wait)

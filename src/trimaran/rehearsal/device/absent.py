@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.record import Kernel
-from trimaran.rehearsal.recorder import Recorder, form_of
+from trimaran.rehearsal.recorder import ScriptRecorder, form_of
 from trimaran.rehearsal.values import forget
 
 TRITON_VERSION = "3.7.0"
@@ -33,7 +33,7 @@ FLASH_VERSION = "2.8.3"
 _OWN = str(Path(__file__).parents[1])
 
 
-def install(recorder: Recorder, *, attention: bool) -> None:
+def install(recorder: ScriptRecorder, *, attention: bool) -> None:
     """Make the packages importable that are not installed.
 
     Args:
@@ -58,7 +58,7 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         recorder: notes launches
     """
 
-    def __init__(self, name: str, recorder: Recorder) -> None:
+    def __init__(self, name: str, recorder: ScriptRecorder) -> None:
         self.name = name
         self.recorder = recorder
 
@@ -76,7 +76,7 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: Any) -> types.ModuleType:
         """An empty one that has what it is asked for."""
-        return _Module(spec.name)
+        return _AbsentModule(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Fill it."""
@@ -88,7 +88,7 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return {}
 
 
-class _Module(types.ModuleType):
+class _AbsentModule(types.ModuleType):
     """A module in which every name is."""
 
     def __getattr__(self, name: str) -> Any:
@@ -152,7 +152,7 @@ class KernelFunction:
         function: that would be compiled
     """
 
-    recorder: Recorder
+    recorder: ScriptRecorder
     """Set once a process."""
 
     def __init__(self, function: Any, *_: Any, **__: Any) -> None:

@@ -19,11 +19,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from trimaran.rehearsal.device import guard
 from trimaran.rehearsal.device.replaced import replace
-from trimaran.rehearsal.record import Await, Issue, Mark, Moves, Run, Step, Wait
-from trimaran.rehearsal.recorder import Recorder
+from trimaran.rehearsal.record import Await, EventMark, Issue, Moves, Run, Step, Wait
+from trimaran.rehearsal.recorder import ScriptRecorder
 from trimaran.rehearsal.request import RankRequest
 
-_recorder: Recorder
+_recorder: ScriptRecorder
 _device: "CurrentDevice"
 
 
@@ -173,12 +173,12 @@ class Event:
         return (other.at - self.at) * 1e3
 
 
-class Graph:
+class SimulatedGraph:
     """A CUDA graph: what is captured runs once, and once more with every replay."""
 
     _replays = 0
 
-    def __new__(cls, *_: Any, **__: Any) -> "Graph":
+    def __new__(cls, *_: Any, **__: Any) -> "SimulatedGraph":
         """Any arguments of torch's own."""
         return object.__new__(cls)
 
@@ -193,7 +193,7 @@ class Graph:
         """To here."""
         self._end = len(_recorder.record.events)
 
-    def __enter__(self) -> "Graph":
+    def __enter__(self) -> "SimulatedGraph":
         self.capture_begin()
         return self
 
@@ -203,7 +203,7 @@ class Graph:
     def replay(self) -> None:
         """The same kernels, collectives, waits and steps; its memory stays where it is."""
         events, collectives = _recorder.record.events, _recorder.record.collectives
-        Graph._replays += 1
+        SimulatedGraph._replays += 1
         calls: dict[int, int] = {}
         marks: dict[int, int] = {}
         for event in events[self._begin : self._end]:
@@ -213,13 +213,15 @@ class Graph:
                 case Issue(number):
                     asked = collectives[number]
                     if asked.coalesced >= 0:
-                        asked = msgspec.structs.replace(asked, coalesced=asked.coalesced + _BATCHES * Graph._replays)
+                        asked = msgspec.structs.replace(
+                            asked, coalesced=asked.coalesced + _BATCHES * SimulatedGraph._replays
+                        )
                     calls[number] = _recorder.issue(asked)
                 case Wait(number, stream):
                     events.append(Wait(calls.get(number, number), stream))
-                case Mark(number, stream):
+                case EventMark(number, stream):
                     marks[number] = Event.next_number()
-                    events.append(Mark(marks[number], stream))
+                    events.append(EventMark(marks[number], stream))
                 case Await(number, stream):
                     events.append(Await(marks.get(number, number), stream))
                 case Step():
@@ -241,7 +243,7 @@ _BATCHES = 2**20
 class _Capture:
     """`torch.cuda.graph`."""
 
-    def __init__(self, cuda_graph: Graph, *_: Any, **__: Any) -> None:
+    def __init__(self, cuda_graph: SimulatedGraph, *_: Any, **__: Any) -> None:
         self.graph = cuda_graph
 
     def __enter__(self) -> None:
@@ -303,7 +305,7 @@ class _Runtime:
         return lambda *_, **__: 0
 
 
-class _Pool:
+class _MemPool:
     """`torch.cuda.MemPool`: what is taken in it comes from the one allocator."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -327,7 +329,7 @@ class _Marks:
         return lambda *_, **__: contextlib.nullcontext() if name == "range" else 0
 
 
-def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
+def install(recorder: ScriptRecorder, request: RankRequest) -> CurrentDevice:
     """Answer for torch's modules of the device from now on; the device that is current."""
     global _recorder, _device
     gpu = request.gpu
@@ -456,7 +458,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "Event": Event,
         "ExternalStream": _ForeignStream,
         "get_stream_from_external": _ForeignStream,
-        "CUDAGraph": Graph,
+        "CUDAGraph": SimulatedGraph,
         "graph": _Capture,
         "graph_pool_handle": lambda: (0, 0),
         "make_graphed_callables": lambda callables, *_, **__: callables,
@@ -487,7 +489,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "_sleep": nothing,
         "set_sync_debug_mode": nothing,
         "get_sync_debug_mode": lambda: 0,
-        "MemPool": _Pool,
+        "MemPool": _MemPool,
         "use_mem_pool": lambda *_, **__: contextlib.nullcontext(),
         "get_arch_list": lambda: [f"sm_{gpu.capability[0]}{gpu.capability[1]}"],
         "can_device_access_peer": lambda *_: True,
@@ -532,7 +534,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "current_stream": current_stream,
         "set_stream": set_stream,
         "get_memory_info": free_and_total,
-        "Graph": Graph,
+        "SimulatedGraph": SimulatedGraph,
         "device_index": _OnDevice,
         "empty_host_cache": nothing,
         "get_device_capability": lambda _=None: {"supported_dtypes": set(_TYPES.values())},

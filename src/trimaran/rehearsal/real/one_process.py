@@ -24,7 +24,17 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trimaran.base.errors import InputError
-from trimaran.rehearsal.real.watch import Round, Seen, Share, Update, Watch, copied, digest_of, settings_of, tensors_of
+from trimaran.rehearsal.real.watch import (
+    OptimizerStep,
+    ProcessWatch,
+    TensorShare,
+    WatchedRank,
+    WatchedRound,
+    copied,
+    digest_of,
+    settings_of,
+    tensors_of,
+)
 from trimaran.user_code.batches import count_samples, join_batches
 
 _ROUNDING = 30
@@ -37,7 +47,7 @@ class Unmatched(BaseException):
     """One process cannot have what the ranks had. No handler of a script's catches it."""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Something in which ranks and one process, or ranks and each other, differ.
 
     Attributes:
@@ -59,7 +69,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...] = ()
 
 
-class Compared(msgspec.Struct, kw_only=True):
+class ProcessComparison(msgspec.Struct, kw_only=True):
     """What a comparison found.
 
     Attributes:
@@ -75,7 +85,7 @@ class Compared(msgspec.Struct, kw_only=True):
         replaced: what the stand-in has replaced
     """
 
-    findings: list[Finding] = []
+    findings: list[ProcessDifference] = []
     missed: dict[str, str] = {}
     gradients: int = 0
     changes: int = 0
@@ -88,7 +98,7 @@ class Compared(msgspec.Struct, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TensorLayout:
     """How a tensor is put together.
 
     Attributes:
@@ -100,7 +110,7 @@ class Layout:
     flat: bool = False
 
 
-class OneProcess(Watch):
+class OneProcess(ProcessWatch):
     """Watches one process, gives it what the ranks had, and compares.
 
     Args:
@@ -112,12 +122,18 @@ class OneProcess(Watch):
     """
 
     def __init__(
-        self, folder: str, most_rounds: int, ended: Callable[[], None], ranks: Sequence[Seen], *, one_by_one: bool
+        self,
+        folder: str,
+        most_rounds: int,
+        ended: Callable[[], None],
+        ranks: Sequence[WatchedRank],
+        *,
+        one_by_one: bool,
     ) -> None:
         super().__init__(folder, most_rounds, ended)
-        self.result = Compared(one_by_one=one_by_one)
+        self.result = ProcessComparison(one_by_one=one_by_one)
         self._ranks = ranks
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, TensorLayout] = {}
         self._places: dict[tuple[int, int], int] = {}  # of a rank and a number of parts: which part it has
         self._parameters: dict[str, torch.Tensor] = {}
         self._before: dict[str, torch.Tensor] = {}
@@ -193,7 +209,9 @@ class OneProcess(Watch):
             with torch.no_grad():
                 _local(parameter).copy_(whole.reshape(_local(parameter).shape))
 
-    def _find_layouts(self, named: Sequence[tuple[str, torch.Tensor]], known: Sequence[Mapping[str, Share]]) -> None:
+    def _find_layouts(
+        self, named: Sequence[tuple[str, torch.Tensor]], known: Sequence[Mapping[str, TensorShare]]
+    ) -> None:
         by_value: dict[str, list[tuple[int, str]]] = {}
         for rank, weights in enumerate(known):
             for name, share in weights.items():
@@ -217,7 +235,9 @@ class OneProcess(Watch):
             if name not in self._layouts and name not in self._unlike:
                 self.result.missed.setdefault(name, "what ranks have of it is no part of what one process makes")
 
-    def _find_unlike(self, named: Sequence[tuple[str, torch.Tensor]], known: Sequence[Mapping[str, Share]]) -> None:
+    def _find_unlike(
+        self, named: Sequence[tuple[str, torch.Tensor]], known: Sequence[Mapping[str, TensorShare]]
+    ) -> None:
         """Weights with which ranks begin otherwise, though each has all that one process has."""
         shares_drawn = False  # whether a weight that is drawn is the same on all ranks
         unlike: dict[str, tuple[int, ...]] = {}
@@ -244,18 +264,18 @@ class OneProcess(Watch):
         self,
         name: str,
         own: torch.Tensor,
-        known: Sequence[Mapping[str, Share]],
+        known: Sequence[Mapping[str, TensorShare]],
         by_value: Mapping[str, Sequence[tuple[int, str]]],
-    ) -> Layout | None:
+    ) -> TensorLayout | None:
         shares = [(rank, weights[name]) for rank, weights in enumerate(known) if name in weights]
         zero = (0,) * own.dim()
         if shares and all(share.shape == tuple(own.shape) for _, share in shares):
             if shares[0][1].offset is not None:
-                return Layout(tuple((rank, name, share.offset or zero) for rank, share in shares))
+                return TensorLayout(tuple((rank, name, share.offset or zero) for rank, share in shares))
             if not _unlike_ranks([(rank, share.values) for rank, share in shares], 0.0):
-                return Layout(tuple((rank, name, zero) for rank, _ in shares))
+                return TensorLayout(tuple((rank, name, zero) for rank, _ in shares))
         if found := by_value.get(digest_of(own)):
-            return Layout(tuple((rank, other, zero) for rank, other in found))
+            return TensorLayout(tuple((rank, other, zero) for rank, other in found))
         if not shares:
             return None
         parts = []
@@ -267,17 +287,19 @@ class OneProcess(Watch):
             dim, count = _split(share.values, own)
             self._places[rank, count] = places[0][dim] // share.values.shape[dim]
         else:
-            return Layout(tuple(parts)) if _cover(parts, known, own) else None
+            return TensorLayout(tuple(parts)) if _cover(parts, known, own) else None
         flat = torch.cat([share.values.flatten() for _, share in shares])
         if flat.numel() == own.numel() and torch.equal(flat, own.flatten()):
             begins, at = [], 0
             for rank, share in shares:
                 begins.append((rank, name, (at,)))
                 at += share.values.numel()
-            return Layout(tuple(begins), flat=True)
+            return TensorLayout(tuple(begins), flat=True)
         return None
 
-    def _by_place(self, name: str, own: torch.Tensor, known: Sequence[Mapping[str, Share]]) -> Layout | None:
+    def _by_place(
+        self, name: str, own: torch.Tensor, known: Sequence[Mapping[str, TensorShare]]
+    ) -> TensorLayout | None:
         """Parts of equal values, as of zeros: ranks have those that they have of other weights."""
         parts = []
         for rank, weights in enumerate(known):
@@ -290,7 +312,7 @@ class OneProcess(Watch):
             if wanted not in places:
                 return None
             parts.append((rank, name, wanted))
-        return Layout(tuple(parts)) if parts and _cover(parts, known, own) else None
+        return TensorLayout(tuple(parts)) if parts and _cover(parts, known, own) else None
 
     def _compare_change(self, name: str, mine: torch.Tensor, whole: torch.Tensor, number: int) -> None:
         self.result.changes += 1
@@ -305,7 +327,7 @@ class OneProcess(Watch):
     # -----------------------------------------------------------------------------------------------------------------
     # Gradients
 
-    def updated(self, optimizer: Optimizer, update: Update) -> None:
+    def updated(self, optimizer: Optimizer, update: OptimizerStep) -> None:
         """Compare gradients, and take those of the ranks."""
         number, place = len(self.seen.rounds) - 1, len(self.seen.rounds[-1].updates) - 1
         rounds = [seen.rounds[number] for seen in self._ranks if number < len(seen.rounds)]
@@ -345,7 +367,7 @@ class OneProcess(Watch):
                 _local(parameter.grad).copy_(whole.reshape(_local(parameter.grad).shape))
         self.result.steps = max(self.result.steps, number + 1)
 
-    def _check_complete(self, rounds: Sequence[Round]) -> None:
+    def _check_complete(self, rounds: Sequence[WatchedRound]) -> None:
         known = {(rank, name) for layout in self._layouts.values() for rank, name, _ in layout.parts}
         named = {*self._unlike, *self.result.missed}
         for rank, one in enumerate(rounds):
@@ -362,7 +384,7 @@ class OneProcess(Watch):
                     if by_place.get((rank, name), name) not in mine and (rank, name) in by_place:
                         raise Unmatched(f"one process does not update {name}, which rank {rank} does")
 
-    def _counts(self, rounds: Sequence[Round]) -> list[tuple[int, int]]:
+    def _counts(self, rounds: Sequence[WatchedRound]) -> list[tuple[int, int]]:
         """Batches that a rank has taken in the last round, and this process, by loader."""
         number = len(self.seen.rounds) - 1
         if not number:
@@ -378,10 +400,14 @@ class OneProcess(Watch):
         ]
 
     def _gradient(
-        self, layout: Layout, theirs: Sequence[Mapping[str, Share | None]], shape: tuple[int, ...], scale: float
+        self,
+        layout: TensorLayout,
+        theirs: Sequence[Mapping[str, TensorShare | None]],
+        shape: tuple[int, ...],
+        scale: float,
     ) -> tuple[torch.Tensor | None, tuple[int, ...]]:
         # Optimizers of ranks may have different parameters.
-        layout = Layout(tuple(part for part in layout.parts if part[1] in theirs[part[0]]), layout.flat)
+        layout = TensorLayout(tuple(part for part in layout.parts if part[1] in theirs[part[0]]), layout.flat)
         there = [(rank, name, place) for rank, name, place in layout.parts if theirs[rank].get(name) is not None]
         if not there:
             return None, ()
@@ -394,7 +420,13 @@ class OneProcess(Watch):
         return put_together(layout, known, shape, limit=limit, floor=_ROUNDING * torch.finfo(first.dtype).eps * scale)
 
     def _compare_gradient(
-        self, name: str, whole: torch.Tensor | None, share: Share | None, scale: float, number: int, update: Update
+        self,
+        name: str,
+        whole: torch.Tensor | None,
+        share: TensorShare | None,
+        scale: float,
+        number: int,
+        update: OptimizerStep,
     ) -> None:
         self.result.gradients += 1
         if share is None or whole is None:
@@ -410,7 +442,7 @@ class OneProcess(Watch):
         text, factor = told(theirs, mine)
         self._find("gradient", name, number, text, factor=factor, lines=update)
 
-    def _compare_norms(self, rounds: Sequence[Round], number: int) -> None:
+    def _compare_norms(self, rounds: Sequence[WatchedRound], number: int) -> None:
         mine = self.seen.rounds[-1].norms
         for rank, one in enumerate(rounds):
             for ours, theirs in zip(mine, one.norms, strict=False):
@@ -420,7 +452,7 @@ class OneProcess(Watch):
                     self._find("norm", "", number, what, factor=theirs / ours if ours else None, lines=lines)
                     return
 
-    def _take_settings(self, optimizer: Optimizer, of_ranks: Sequence[Update], number: int) -> None:
+    def _take_settings(self, optimizer: Optimizer, of_ranks: Sequence[OptimizerStep], number: int) -> None:
         first = of_ranks[0]
         if not any(one.kind == "settings" for one in self.result.findings):
             self.result.findings += _of_settings(of_ranks, number)
@@ -438,13 +470,13 @@ class OneProcess(Watch):
         *,
         factor: float | None = None,
         ranks: tuple[int, ...] = (),
-        lines: Update | None = None,
+        lines: OptimizerStep | None = None,
     ) -> None:
         if lines is None and self.seen.rounds[max(step, 0)].updates:
             lines = self.seen.rounds[max(step, 0)].updates[-1]
         where = () if lines is None else lines.where
         self.result.findings.append(
-            Finding(kind=kind, name=name, step=step, text=text, factor=factor, ranks=ranks, lines=where)
+            ProcessDifference(kind=kind, name=name, step=step, text=text, factor=factor, ranks=ranks, lines=where)
         )
 
 
@@ -452,7 +484,7 @@ class OneProcess(Watch):
 # Settings
 
 
-def unlike_settings(seen: Sequence[Seen]) -> list[Finding]:
+def unlike_settings(seen: Sequence[WatchedRank]) -> list[ProcessDifference]:
     """The first step of an optimizer whose settings ranks do not share."""
     for number, rounds in enumerate(zip(*(one.rounds for one in seen), strict=False)):
         for updates in zip(*(one.updates for one in rounds), strict=False):
@@ -461,7 +493,7 @@ def unlike_settings(seen: Sequence[Seen]) -> list[Finding]:
     return []
 
 
-def _of_settings(updates: Sequence[Update], number: int) -> list[Finding]:
+def _of_settings(updates: Sequence[OptimizerStep], number: int) -> list[ProcessDifference]:
     first = updates[0]
     for rank, other in enumerate(updates):
         for place, (one, two) in enumerate(zip(first.settings, other.settings, strict=False)):
@@ -469,7 +501,11 @@ def _of_settings(updates: Sequence[Update], number: int) -> list[Finding]:
                 if one[key] != two[key]:
                     text = f"{key} of group {place} is {one[key]:g} on rank 0 and {two[key]:g} on rank {rank}"
                     lines = tuple(first.lines[:1])
-                    return [Finding(kind="settings", name="", step=number, text=text, ranks=(0, rank), lines=lines)]
+                    return [
+                        ProcessDifference(
+                            kind="settings", name="", step=number, text=text, ranks=(0, rank), lines=lines
+                        )
+                    ]
     return []
 
 
@@ -497,8 +533,8 @@ def told(theirs: torch.Tensor, mine: torch.Tensor) -> tuple[str, float | None]:
 
 
 def put_together(
-    layout: Layout,
-    known: Sequence[Mapping[str, Share]],
+    layout: TensorLayout,
+    known: Sequence[Mapping[str, TensorShare]],
     shape: tuple[int, ...],
     *,
     limit: float,
@@ -585,7 +621,7 @@ def _places_in(part: torch.Tensor, whole: torch.Tensor) -> Iterable[tuple[int, .
 
 
 def _cover(
-    parts: Sequence[tuple[int, str, tuple[int, ...]]], known: Sequence[Mapping[str, Share]], whole: torch.Tensor
+    parts: Sequence[tuple[int, str, tuple[int, ...]]], known: Sequence[Mapping[str, TensorShare]], whole: torch.Tensor
 ) -> bool:
     """Whether parts make the whole."""
     covered = torch.zeros(whole.shape, dtype=torch.bool)

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from trimaran.rehearsal.real.one_process import Finding, differ
-from trimaran.rehearsal.real.watch import Seen, Update, digest_of
+from trimaran.rehearsal.real.one_process import ProcessDifference, differ
+from trimaran.rehearsal.real.watch import OptimizerStep, WatchedRank, digest_of
 
 Direction = Mapping[int, Mapping[str, torch.Tensor]]
 """Of each rank by name: what is added to its weights."""
@@ -28,7 +28,7 @@ _ALIKE = 0.05
 """By which factors may differ: a slope is that of a chord."""
 
 
-def apart(seen: Sequence[Seen], *, of_one_value: bool = False) -> list[Finding]:
+def apart(seen: Sequence[WatchedRank], *, of_one_value: bool = False) -> list[ProcessDifference]:
     """Weights that several ranks have alike in the first round, and whose gradients are not.
 
     Args:
@@ -41,7 +41,7 @@ def apart(seen: Sequence[Seen], *, of_one_value: bool = False) -> list[Finding]:
         for name, share in one.rounds[0].weights.items():
             if share.values.numel() > 1 and of_one_value is bool((share.values == share.values.flatten()[0]).all()):
                 alike.setdefault((name, share.offset, digest_of(share.values)), []).append(rank)
-    found: list[Finding] = []
+    found: list[ProcessDifference] = []
     for (name, _, _), ranks in alike.items():
         known = [(rank, updates[rank].gradients.get(name)) for rank in ranks]
         gradients = [(rank, gradient.values) for rank, gradient in known if gradient is not None]
@@ -55,7 +55,7 @@ def apart(seen: Sequence[Seen], *, of_one_value: bool = False) -> list[Finding]:
     return found
 
 
-def skipped(seen: Sequence[Seen]) -> list[Finding]:
+def skipped(seen: Sequence[WatchedRank]) -> list[ProcessDifference]:
     """The first step of an optimizer that ranks take after different numbers of batches: some have left one out."""
     for number, rounds in enumerate(zip(*(one.rounds for one in seen), strict=False)):
         for loader in rounds[0].pulls:
@@ -65,11 +65,15 @@ def skipped(seen: Sequence[Seen]) -> list[Finding]:
                 update = rounds[0].updates[0]
                 (first, count), least = counts[0], dict(counts)[other]
                 text = f"a step is taken after {count} batches on rank {first} and after {least} on rank {other}"
-                return [Finding(kind="skipped", name="", step=number, text=text, lines=tuple(update.lines[:1]))]
+                return [
+                    ProcessDifference(kind="skipped", name="", step=number, text=text, lines=tuple(update.lines[:1]))
+                ]
     return []
 
 
-def factors(seen: Sequence[Seen], run: Callable[[Direction], Sequence[Seen] | None]) -> list[Finding]:
+def factors(
+    seen: Sequence[WatchedRank], run: Callable[[Direction], Sequence[WatchedRank] | None]
+) -> list[ProcessDifference]:
     """Compare kinds of weights.
 
     Args:
@@ -127,13 +131,13 @@ def factors(seen: Sequence[Seen], run: Callable[[Direction], Sequence[Seen] | No
     ]
 
 
-def _first_updates(seen: Sequence[Seen]) -> list[Update]:
+def _first_updates(seen: Sequence[WatchedRank]) -> list[OptimizerStep]:
     if any(not one.rounds or not one.rounds[0].updates for one in seen):
         return []
     return [one.rounds[0].updates[0] for one in seen]
 
 
-def _kinds(seen: Sequence[Seen], updates: Sequence[Update]) -> dict[int, list[tuple[int, str]]]:
+def _kinds(seen: Sequence[WatchedRank], updates: Sequence[OptimizerStep]) -> dict[int, list[tuple[int, str]]]:
     """By the number of ranks that have it: weights, each with one rank of those."""
     holders: dict[tuple[str, str], list[int]] = {}
     for rank, (one, update) in enumerate(zip(seen, updates, strict=True)):
@@ -158,7 +162,7 @@ def _groups(kinds: Mapping[int, list[tuple[int, str]]]) -> list[list[tuple[int, 
     return groups
 
 
-def _holders(members: Sequence[tuple[int, str]], seen: Sequence[Seen]) -> list[tuple[int, str, int]]:
+def _holders(members: Sequence[tuple[int, str]], seen: Sequence[WatchedRank]) -> list[tuple[int, str, int]]:
     """All ranks that have these weights, each with the first of them."""
     return [
         (rank, name, first)
@@ -169,5 +173,9 @@ def _holders(members: Sequence[tuple[int, str]], seen: Sequence[Seen]) -> list[t
     ]
 
 
-def _finding(name: str, text: str, update: Update, factor: float | None, ranks: tuple[int, ...]) -> Finding:
-    return Finding(kind="gradient", name=name, step=0, text=text, factor=factor, ranks=ranks, lines=update.where)
+def _finding(
+    name: str, text: str, update: OptimizerStep, factor: float | None, ranks: tuple[int, ...]
+) -> ProcessDifference:
+    return ProcessDifference(
+        kind="gradient", name=name, step=0, text=text, factor=factor, ranks=ranks, lines=update.where
+    )

@@ -50,7 +50,7 @@ def seen_file(meeting: Path, rank: int) -> Path:
 
 
 @dataclass(slots=True)
-class Share:
+class TensorShare:
     """What a rank has of a tensor.
 
     Attributes:
@@ -65,7 +65,7 @@ class Share:
 
 
 @dataclass(slots=True)
-class Update:
+class OptimizerStep:
     """A step of one optimizer.
 
     Attributes:
@@ -75,7 +75,7 @@ class Update:
         backward: those that asked for the last backward
     """
 
-    gradients: dict[str, Share | None]
+    gradients: dict[str, TensorShare | None]
     settings: list[dict[str, Any]]
     lines: list[str]
     backward: list[str]
@@ -87,7 +87,7 @@ class Update:
 
 
 @dataclass(slots=True)
-class Round:
+class WatchedRound:
     """Forwards, backwards, and steps of optimizers until the next forward.
 
     Attributes:
@@ -98,15 +98,15 @@ class Round:
         loss: sum of all that a backward began with
     """
 
-    weights: dict[str, Share] = field(default_factory=dict)
-    updates: list[Update] = field(default_factory=list)
+    weights: dict[str, TensorShare] = field(default_factory=dict)
+    updates: list[OptimizerStep] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     pulls: dict[int, int] = field(default_factory=dict)
     loss: float = 0.0
 
 
 @dataclass(slots=True)
-class Seen:
+class WatchedRank:
     """What a rank has done.
 
     Attributes:
@@ -117,22 +117,22 @@ class Seen:
         replaced: what the stand-in has replaced
     """
 
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[WatchedRound] = field(default_factory=list)
     batches: dict[int, list[Any]] = field(default_factory=dict)
     draws: list[tuple[str, torch.Tensor]] = field(default_factory=list)
     inputs: str = ""
     replaced: dict[str, None] = field(default_factory=dict)
 
 
-def share_of(tensor: torch.Tensor) -> Share:
+def share_of(tensor: torch.Tensor) -> TensorShare:
     """A copy of what this rank has of a tensor; of one that is a sum over ranks, all of these take part."""
     tensor = tensor.detach()
     if not isinstance(tensor, DTensor):
-        return Share(tensor.clone(), tuple(tensor.shape))
+        return TensorShare(tensor.clone(), tuple(tensor.shape))
     if any(one.is_partial() for one in tensor.placements):
         tensor = tensor.redistribute(placements=[Replicate() if one.is_partial() else one for one in tensor.placements])
     _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return Share(tensor.to_local().clone(), tuple(tensor.shape), tuple(offset))
+    return TensorShare(tensor.to_local().clone(), tuple(tensor.shape), tuple(offset))
 
 
 def digest_of(values: torch.Tensor) -> str:
@@ -167,7 +167,7 @@ def plain_name(name: str) -> str:
     return name.removeprefix(_WRAPPERS[0])
 
 
-class Watch:
+class ProcessWatch:
     """Keeps what one process does.
 
     Args:
@@ -184,7 +184,7 @@ class Watch:
         ended: Callable[[], None],
         moved: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
-        self.seen = Seen()
+        self.seen = WatchedRank()
         self._moved = moved
         self._folder, self._most, self._ended = folder, most_rounds, ended
         self._thread = threading.get_ident()
@@ -311,7 +311,7 @@ class Watch:
         if self._begins:
             self._begins = False
             self._opened.clear()
-            self.seen.rounds.append(Round())
+            self.seen.rounds.append(WatchedRound())
         self._opened |= {id(one) for one in module.modules()}
         for name, parameter in named:
             self._names.setdefault(id(parameter), name)
@@ -369,7 +369,7 @@ class Watch:
         if not self._is_main() or not self.seen.rounds or self.is_over:
             return
         now = self.seen.rounds[-1]
-        update = Update(
+        update = OptimizerStep(
             gradients={
                 name: None if parameter.grad is None else share_of(parameter.grad)
                 for name, parameter in self._of(optimizer)
@@ -385,7 +385,7 @@ class Watch:
             self._end()
         self.updated(optimizer, update)
 
-    def updated(self, optimizer: Optimizer, update: Update) -> None:
+    def updated(self, optimizer: Optimizer, update: OptimizerStep) -> None:
         """An optimizer is about to step."""
 
     def _of(self, optimizer: Optimizer) -> Iterator[tuple[str, torch.Tensor]]:

@@ -48,18 +48,18 @@ class RealRank:
         from trimaran.rehearsal.device.replaced import replace
         from trimaran.rehearsal.real import stand_in
         from trimaran.rehearsal.real.one_process import OneProcess, Unmatched
-        from trimaran.rehearsal.real.watch import MOVED, ONE_BY_ONE, Watch
+        from trimaran.rehearsal.real.watch import MOVED, ONE_BY_ONE, ProcessWatch
 
         torch.set_num_threads(1)
         folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
         if self._is_alone:
             ranks = [pickle.loads(path.read_bytes()) for path in _seen_files(self._meeting)]  # noqa: S301  our own
             one_by_one = (self._meeting / ONE_BY_ONE).exists()
-            self._watch: Watch = OneProcess(folder, request.most_steps, self._stop, ranks, one_by_one=one_by_one)
+            self._watch: ProcessWatch = OneProcess(folder, request.most_steps, self._stop, ranks, one_by_one=one_by_one)
         else:
             moves = self._meeting / MOVED
             moved = pickle.loads(moves.read_bytes()).get(request.rank, {}) if moves.exists() else None  # noqa: S301  our own
-            self._watch = Watch(folder, request.most_steps, self._stop, moved)
+            self._watch = ProcessWatch(folder, request.most_steps, self._stop, moved)
         told = self._watch.seen.replaced.setdefault
         store = "alone.store" if self._is_alone else "ranks.store"
         stand_in.install(

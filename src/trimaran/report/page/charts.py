@@ -87,7 +87,7 @@ def plain_number(value: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class ChartAxis:
     """One axis of a chart.
 
     Attributes:
@@ -141,7 +141,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class LimitLine:
     """A value that matters, as a line across the chart.
 
     Attributes:
@@ -179,7 +179,9 @@ class Bar:
 _LEFT, _RIGHT, _PLOT = 68.0, 18.0, 250.0
 
 
-def curve_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, *, limits: Sequence[Limit] = ()) -> str:
+def curve_chart(
+    title: str, series: Sequence[Series], x: ChartAxis, y: ChartAxis, *, limits: Sequence[LimitLine] = ()
+) -> str:
     """Curves, or points, over an axis.
 
     Args:
@@ -222,11 +224,11 @@ def curve_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, *, limit
     return drawing.render()
 
 
-def _is_drawable(value: float, axis: Axis) -> bool:
+def _is_drawable(value: float, axis: ChartAxis) -> bool:
     return math.isfinite(value) and abs(value) < 1e300 and (value > 1e-300 or not axis.log)
 
 
-def _drawable(series: Series, x: Axis, y: Axis) -> Series:
+def _drawable(series: Series, x: ChartAxis, y: ChartAxis) -> Series:
     """A series without the points that cannot be drawn."""
     kept = [n for n, (a, b) in enumerate(series.points) if _is_drawable(a, x) and _is_drawable(b, y)]
     return replace(
@@ -249,7 +251,9 @@ class _Scale:
     log: bool
 
     @classmethod
-    def over(cls, values: Iterable[float], axis: Axis, first: float, last: float, *, head: float = 0.0) -> "_Scale":
+    def over(
+        cls, values: Iterable[float], axis: ChartAxis, first: float, last: float, *, head: float = 0.0
+    ) -> "_Scale":
         known = [*values, *axis.ticks]
         low, high = min(known), max(known)
         if axis.log:
@@ -298,7 +302,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return inside if len(inside) >= 2 else [value for value in round_values(low, high) if value > 0]
 
 
-def _axes(drawing: Drawing, across: _Scale, up: _Scale, x: Axis, y: Axis, top: float) -> None:
+def _axes(drawing: Drawing, across: _Scale, up: _Scale, x: ChartAxis, y: ChartAxis, top: float) -> None:
     bottom = top + _PLOT
     drawing.text(4, top - 9, _titled(y, up), size=_FONT, colour=SOFT)
     for value in y.ticks or up.ticks:
@@ -320,7 +324,7 @@ def _axes(drawing: Drawing, across: _Scale, up: _Scale, x: Axis, y: Axis, top: f
     )
 
 
-def _titled(axis: Axis, scale: _Scale) -> str:
+def _titled(axis: ChartAxis, scale: _Scale) -> str:
     """The title of an axis, with what a reader would take its places for wrongly."""
     if scale.log:
         return f"{axis.title}, log scale"
@@ -437,7 +441,7 @@ def _rows(names: Sequence[str]) -> int:
     return 1 + round((_spots(names)[-1][1] - 16.0) / _LINE) if names else 0
 
 
-def _legend(drawing: Drawing, named: Sequence[tuple[str, Series]], limits: Sequence[Limit]) -> None:
+def _legend(drawing: Drawing, named: Sequence[tuple[str, Series]], limits: Sequence[LimitLine]) -> None:
     spots = _spots([name for name, _ in named] + [one.name for one in limits])
     for (name, one), (x, y) in zip(named, spots, strict=False):
         if one.line:
@@ -475,7 +479,7 @@ class Interval:
     says: str
 
 
-def interval_chart(title: str, intervals: Sequence[Interval], axis: Axis) -> str:
+def interval_chart(title: str, intervals: Sequence[Interval], axis: ChartAxis) -> str:
     """Values with their intervals, with 0 on the axis.
 
     Args:
@@ -528,9 +532,9 @@ def bar_chart(
     title: str,
     bars: Sequence[Bar],
     parts: Sequence[tuple[str, str]],
-    axis: Axis,
+    axis: ChartAxis,
     *,
-    limit: Limit | None = None,
+    limit: LimitLine | None = None,
     names: str = "rank",
 ) -> str:
     """Bars whose parts stand one behind the other.
@@ -597,8 +601,8 @@ class _Bars:
     title: str
     bars: Sequence[Bar]
     parts: Sequence[tuple[int, str, str]]
-    axis: Axis
-    limit: Limit | None
+    axis: ChartAxis
+    limit: LimitLine | None
     names: str
     top: float
     most: float
@@ -671,7 +675,7 @@ class _Bars:
 
 def _value_ticks(
     drawing: Drawing,
-    axis: Axis,
+    axis: ChartAxis,
     ends: tuple[float, float],
     place: Callable[[float], float],
     top: float,

@@ -21,7 +21,7 @@ from trimaran.report.breakdown import PARTS
 from trimaran.report.comparison import Figure
 from trimaran.report.page.layout import Contents, Page, Section
 from trimaran.report.page.steps import (
-    Measured,
+    MeasuredNote,
     RankParts,
     candidates_section,
     commands_section,
@@ -70,7 +70,7 @@ class _Measurement(msgspec.Struct):
     warmup: _Count
 
 
-class _Noise(msgspec.Struct):
+class _NoiseInterval(msgspec.Struct):
     interval: tuple[_Seconds, _Seconds]
     date: str
     ranks: _Count
@@ -100,7 +100,7 @@ def _named(token: str) -> str:
     return f"{token} {does}" if does else token
 
 
-class _Kind(msgspec.Struct):
+class _KindRow(msgspec.Struct):
     kind: str
     count: _Count
     observed: _Count
@@ -118,12 +118,12 @@ class _Report(msgspec.Struct):
     environment: dict[str, str]
     notes: list[str]
     run_dir: str = ""
-    noise: _Noise | None = None
+    noise: _NoiseInterval | None = None
     others: float | None = None
     samples_per_s: _Positive | None = None
     final: dict[str, float | None] = {}
     by_rank: _ByRank | None = None
-    by_kind: list[_Kind] = []
+    by_kind: list[_KindRow] = []
 
 
 class _Run(msgspec.Struct):
@@ -141,7 +141,7 @@ class _Run(msgspec.Struct):
     recovered: Recovered | None = None
 
 
-class _Epoch(msgspec.Struct):
+class _EpochLine(msgspec.Struct):
     """A line of `metrics.jsonl`."""
 
     epoch: _Count
@@ -174,7 +174,7 @@ class _Files:
     program: Program | None = None
     predicted: Timeline | None = None
     measured: Timeline | None = None
-    epochs: tuple[_Epoch, ...] = ()
+    epochs: tuple[_EpochLine, ...] = ()
 
 
 def page_of_report(path: Path) -> Page:
@@ -238,13 +238,13 @@ def _read_report(path: Path) -> _Report:
     return report
 
 
-def _read_epochs(path: Path) -> tuple[_Epoch, ...]:
+def _read_epochs(path: Path) -> tuple[_EpochLine, ...]:
     """The epochs of `metrics.jsonl`; a last line that is not complete, as of a run under way, is left out."""
     lines = read_text(path).splitlines()[:_MOST_EPOCHS]
     found = []
     for number, line in enumerate(lines):
         try:
-            found.append(decode_typed(line.encode(), _Epoch, source=f"{path}, line {number + 1}"))
+            found.append(decode_typed(line.encode(), _EpochLine, source=f"{path}, line {number + 1}"))
         except TrimaranError:
             if number < len(lines) - 1:
                 raise
@@ -365,7 +365,7 @@ def _ranks(files: _Files) -> int:
     return 0
 
 
-def _measured(report: _Report) -> Measured | None:
+def _measured(report: _Report) -> MeasuredNote | None:
     step_s = report.measured.step_time_s
     if step_s is None:
         return None
@@ -376,7 +376,7 @@ def _measured(report: _Report) -> Measured | None:
             f"identical runs on {format_count(noise.ranks, 'rank')} differ by up to ±{percent(noise.interval[1])[1:]} "
             f"(90 %), calibrated {noise.date}"
         )
-    return Measured(
+    return MeasuredNote(
         step_s=step_s,
         steps=report.measured.steps,
         warmup=report.measured.warmup,
@@ -385,7 +385,7 @@ def _measured(report: _Report) -> Measured | None:
     )
 
 
-def _verdict(files: _Files, measured: Measured | None, what: str) -> str:
+def _verdict(files: _Files, measured: MeasuredNote | None, what: str) -> str:
     report, run = files.report, files.run
     if run is not None and run.status not in ("finished", ""):
         end = f": {run.reason.splitlines()[0]}" if run.reason else ""
@@ -399,7 +399,7 @@ def _verdict(files: _Files, measured: Measured | None, what: str) -> str:
     return run_verdict(what, step, report.predicted.interval_s, report.others)
 
 
-def _facts(files: _Files, measured: Measured | None, strategy: str) -> list[tuple[str, str]]:
+def _facts(files: _Files, measured: MeasuredNote | None, strategy: str) -> list[tuple[str, str]]:
     report, run = files.report, files.run
     facts = [("strategy", strategy)] if strategy else []
     if measured is not None:

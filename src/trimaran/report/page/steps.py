@@ -21,10 +21,10 @@ from trimaran.report.page.charts import (
     SERIES_COLOURS,
     SOFT,
     WIDTH,
-    Axis,
     Bar,
+    ChartAxis,
     Interval,
-    Limit,
+    LimitLine,
     Series,
     bar_chart,
     byte_unit,
@@ -53,7 +53,7 @@ _MOST_ROWS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredNote:
     """The measured step, next to its prediction.
 
     Attributes:
@@ -118,7 +118,7 @@ def rate(samples_per_s: float) -> str:
 def prediction_section(
     predicted_s: float,
     interval_s: tuple[float, float],
-    measured: Measured | None,
+    measured: MeasuredNote | None,
     *,
     kinds: Sequence[tuple[str, int, int, float, float | None]] = (),
 ) -> Section:
@@ -177,7 +177,7 @@ def prediction_section(
     )
 
 
-def _said_of(measured: Measured | None) -> str:
+def _said_of(measured: MeasuredNote | None) -> str:
     if measured is None:
         return "Nothing was measured: the interval is that of the prediction."
     return (
@@ -197,7 +197,7 @@ def _intervals(rows: Sequence[tuple[str, float, float, float, str]], unit: str, 
         )
         for name, value, low, high, _ in rows
     ]
-    axis = Axis(title=f"time of a step [{unit}]")
+    axis = ChartAxis(title=f"time of a step [{unit}]")
     return interval_chart("Time of a step with intervals", spans, axis)
 
 
@@ -232,7 +232,7 @@ def parts_section(ranks: Sequence[RankParts], *, note: str = "") -> Section | No
         return None
     longest = max(sum(one.parts_s) for one in ranks)
     unit, size = time_unit(longest)
-    axis = Axis(title=f"time of a step [{unit}]")
+    axis = ChartAxis(title=f"time of a step [{unit}]")
     sources = list(dict.fromkeys(one.source for one in ranks))
     table = DataTable(
         columns=(
@@ -319,9 +319,9 @@ def memory_section(
     svg = curve_chart(
         "Memory over a step",
         series,
-        Axis(title=f"time in the step [{unit}]", zero=True),
-        Axis(title=f"live memory [{letter}]", zero=True),
-        limits=[Limit(name=f"budget {format_bytes(budget)}", at=budget / size)] if near else [],
+        ChartAxis(title=f"time in the step [{unit}]", zero=True),
+        ChartAxis(title=f"live memory [{letter}]", zero=True),
+        limits=[LimitLine(name=f"budget {format_bytes(budget)}", at=budget / size)] if near else [],
     )
     rows = [
         (
@@ -473,8 +473,10 @@ def candidates_section(rows: Sequence[Considered], *, rule: str = "", rejected: 
             )
             for name, (colour, hollow, dot) in reversed(list(kinds.items()))
         ],
-        Axis(title=f"time of a step [{unit}]", log=_is_wide(times), zero=_reaches_down(times)),
-        Axis(title=f"memory at the peak, fullest rank [{letter}]", log=_is_wide(heights), zero=_reaches_down(heights)),
+        ChartAxis(title=f"time of a step [{unit}]", log=_is_wide(times), zero=_reaches_down(times)),
+        ChartAxis(
+            title=f"memory at the peak, fullest rank [{letter}]", log=_is_wide(heights), zero=_reaches_down(heights)
+        ),
     )
     table = DataTable(
         columns=(
@@ -648,8 +650,8 @@ def drawn_scaling(
     svg = curve_chart(
         "Throughput by devices",
         series,
-        Axis(title="devices", log=wide, ticks=[float(n) for n in counts]),
-        Axis(title="throughput [samples/s]", log=wide, zero=True),
+        ChartAxis(title="devices", log=wide, ticks=[float(n) for n in counts]),
+        ChartAxis(title="throughput [samples/s]", log=wide, zero=True),
     )
     table = DataTable(
         columns=(
@@ -882,7 +884,7 @@ def training_section(
     metric = [(at / size, value) for at, (_, _, value, _) in zip(times, epochs, strict=True) if value is not None]
     loss = [(at / size, value) for at, (_, value, _, _) in zip(times, epochs, strict=True) if value is not None]
     several = len(epochs) > 1
-    axis = Axis(title=f"time of training [{unit}]", zero=True)
+    axis = ChartAxis(title=f"time of training [{unit}]", zero=True)
     table = DataTable(
         columns=("epoch", f"time [{unit}]", "loss", metric_name),
         rows=[
@@ -905,7 +907,7 @@ def training_section(
         caption = f"The target of {target:g} was reached after {format_seconds(reached * size)} of training."
     if says:
         caption += f" {says}"
-    limits = [] if target is None else [Limit(name=f"target {target:g}", at=target)]
+    limits = [] if target is None else [LimitLine(name=f"target {target:g}", at=target)]
     shown = metric or loss
     name = metric_name if metric else "loss"
     svg = (
@@ -913,7 +915,7 @@ def training_section(
             f"{name} over time",
             [Series(name=name, points=shown, colour=SERIES_COLOURS[0])],
             axis,
-            Axis(title=f"{name} after each epoch"),
+            ChartAxis(title=f"{name} after each epoch"),
             limits=limits if metric else [],
         )
         if several

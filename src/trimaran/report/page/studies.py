@@ -17,7 +17,7 @@ from trimaran.base.remedies import MemoryHelp, Remedy
 from trimaran.base.secrets import page_command
 from trimaran.base.units import format_bytes, format_count, format_duration, format_figure, format_seconds, format_span
 from trimaran.machine.catalog import catalog
-from trimaran.pricing.analytical.fits_device import Need
+from trimaran.pricing.analytical.fits_device import MemoryRange
 from trimaran.pricing.analytical.step_time import RankTraffic
 from trimaran.program.plan_file import Assumed, OtherPlan, Plan, against_baseline
 from trimaran.report.convergence_curve import critical_words, figure
@@ -26,10 +26,10 @@ from trimaran.report.crossover import otherwise
 from trimaran.report.observation import Observation, launch_words, limit_words, steps_words, without_remedy
 from trimaran.report.page.charts import (
     SERIES_COLOURS,
-    Axis,
     Bar,
+    ChartAxis,
     Interval,
-    Limit,
+    LimitLine,
     Series,
     bar_chart,
     byte_unit,
@@ -111,7 +111,7 @@ def _remedies(
             )
             for one in remedies[:12]
         ],
-        Axis(title="time saved [%]"),
+        ChartAxis(title="time saved [%]"),
     )
     table = DataTable(
         columns=(
@@ -188,7 +188,7 @@ class _Advice(Remedy):
         return f"{self.devices:,} × {self.local_batch_size:,}, {self.sync}" if self.devices else ""
 
 
-class _Scale(msgspec.Struct):
+class _ScalingPage(msgspec.Struct):
     job: str
     cluster: str
     device: str
@@ -213,7 +213,7 @@ _SCALE_PARTS = (
 
 
 def _scale_page(plain: Any, plans: Sequence[Plan]) -> StudyPage:
-    found: _Scale = plain
+    found: _ScalingPage = plain
     planned = _planned(plans, found)
     groups: dict[tuple[int, str], list[_ScaleRow]] = {}
     for row in found.rows:
@@ -259,7 +259,7 @@ def _scale_page(plain: Any, plans: Sequence[Plan]) -> StudyPage:
     )
 
 
-def _scale_command(found: _Scale) -> str:
+def _scale_command(found: _ScalingPage) -> str:
     """The command that gives such a document; of one that does not say it, as far as its figures tell."""
     if found.command:
         return f"{found.command} --json"
@@ -272,7 +272,7 @@ def _scale_command(found: _Scale) -> str:
     return shlex.join([*words, "--json"])
 
 
-def _planned(plans: Sequence[Plan], found: _Scale) -> list[tuple[Plan, float]]:
+def _planned(plans: Sequence[Plan], found: _ScalingPage) -> list[tuple[Plan, float]]:
     """Plans for the job of a study on its machine, with their throughput [samples/s]."""
     machine = found.cluster.partition(":")[0]
     return [
@@ -348,8 +348,8 @@ def _scaling_curve(
     svg = curve_chart(
         "Throughput by devices",
         series,
-        Axis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
-        Axis(title="throughput [samples/s]", log=True),
+        ChartAxis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
+        ChartAxis(title="throughput [samples/s]", log=True),
     )
     table = DataTable(
         columns=("exchange", "batch", "devices", "samples/s", "90 % interval", "speedup", "of ideal", "limited by"),
@@ -386,7 +386,7 @@ def _scaling_shares(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Se
                 for row, parts in zip(shown, figures, strict=True)
             ],
             _SCALE_PARTS,
-            Axis(title=f"time of a step [{unit}]"),
+            ChartAxis(title=f"time of a step [{unit}]"),
             names="devices",
         )
         table = DataTable(
@@ -432,8 +432,8 @@ def _scaling_memory(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Se
             for row in rows[:20]
         ],
         [("memory at the peak", "var(--series-1)")],
-        Axis(title="memory of the fullest rank [GiB]"),
-        limit=Limit(name=f"a device has {format_bytes(card)}", at=card / 2**30) if card else None,
+        ChartAxis(title="memory of the fullest rank [GiB]"),
+        limit=LimitLine(name=f"a device has {format_bytes(card)}", at=card / 2**30) if card else None,
     )
     return Section(
         id="memory",
@@ -609,9 +609,9 @@ def _speedups(crossings: Sequence[_Crossing], curve: _UsedCurve | None) -> Secti
     svg = curve_chart(
         "Speed of hybrid over data parallelism",
         series,
-        Axis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
-        Axis(title=compared, log=True),
-        limits=[Limit(name="as soon as data parallelism", at=1.0)],
+        ChartAxis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
+        ChartAxis(title=compared, log=True),
+        limits=[LimitLine(name="as soon as data parallelism", at=1.0)],
     )
     table = DataTable(
         columns=("width", "basis", "devices", what, "90 % interval", "likely ahead"), rows=rows, words=frozenset({1})
@@ -663,9 +663,9 @@ def _times_to_accuracy(crossings: Sequence[_Crossing]) -> Section | None:
     svg = curve_chart(
         "Time to accuracy by devices",
         series,
-        Axis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
-        Axis(title=f"time to accuracy [{unit}]", log=True),
-        limits=[Limit(name=f"crossover at {min(ahead)}", at=float(min(ahead)), upright=True)] if ahead else [],
+        ChartAxis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
+        ChartAxis(title=f"time to accuracy [{unit}]", log=True),
+        limits=[LimitLine(name=f"crossover at {min(ahead)}", at=float(min(ahead)), upright=True)] if ahead else [],
     )
     table = DataTable(
         columns=("devices", "data parallelism", "global batch", "best hybrid", "global batch of it"),
@@ -726,14 +726,14 @@ class _Point(msgspec.Struct):
     values: list[Positive] = []
 
 
-class _Asked(msgspec.Struct):
+class _BatchAsked(msgspec.Struct):
     global_batch_size: Count
     amount: Positive
     interval: Pair
     source: str
 
 
-class _Curve(msgspec.Struct):
+class _CurveStudy(msgspec.Struct):
     name: str
     task: str
     unit: str
@@ -745,13 +745,13 @@ class _Curve(msgspec.Struct):
     b_crit_interval: Pair = (None, None)
     rms: Positive | None = None
     leave_one_out_mean: Positive | None = None
-    at: list[_Asked] = []
+    at: list[_BatchAsked] = []
     warnings: list[str] = []
     command: str = ""
 
 
 def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
-    found: _Curve = plain
+    found: _CurveStudy = plain
     least = min(found.points, key=lambda point: point.global_batch_size, default=None)
     most = max(found.points, key=lambda point: point.global_batch_size, default=None)
     said, grows = "nothing was measured.", ""
@@ -803,7 +803,7 @@ def _within(ends: Pair) -> str:
     return "" if ends[0] is None else f" ({format_span(*map(_critical, ends))})"
 
 
-def _asked_section(found: _Curve) -> Section | None:
+def _asked_section(found: _CurveStudy) -> Section | None:
     if not found.at:
         return None
     table = DataTable(
@@ -869,9 +869,9 @@ def _need_section(
                 size=4.5,
             ),
         ],
-        Axis(title="global batch [samples]", log=True, ticks=_few([batch for batch, *_ in ordered])),
-        Axis(title=f"training to the target [{unit}]", log=True),
-        limits=[Limit(name=f"critical batch {plain_number(b_crit)}", at=b_crit, upright=True)]
+        ChartAxis(title="global batch [samples]", log=True, ticks=_few([batch for batch, *_ in ordered])),
+        ChartAxis(title=f"training to the target [{unit}]", log=True),
+        limits=[LimitLine(name=f"critical batch {plain_number(b_crit)}", at=b_crit, upright=True)]
         if b_crit and ordered[0][0] / 2 < b_crit < 2 * ordered[-1][0]
         else [],
     )
@@ -975,10 +975,10 @@ def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                             line=False,
                         )
                     ],
-                    Axis(
+                    ChartAxis(
                         title="global batch [samples]", log=True, ticks=_few([r.global_batch_size for r in found.runs])
                     ),
-                    Axis(title="training time [s]", zero=True),
+                    ChartAxis(title="training time [s]", zero=True),
                 ),
                 table=runs,
             )
@@ -1123,9 +1123,9 @@ def _live_section(found: _MemoryStudy) -> Section | None:
     svg = curve_chart(
         "Memory over a step",
         series,
-        Axis(title=f"time in the step, waits left out [{unit}]", zero=True),
-        Axis(title="live memory [GiB]", zero=True),
-        limits=[Limit(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30)],
+        ChartAxis(title=f"time in the step, waits left out [{unit}]", zero=True),
+        ChartAxis(title="live memory [GiB]", zero=True),
+        limits=[LimitLine(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30)],
     )
     every = max(1, len(live.time_s) // 200)
     table = DataTable(
@@ -1163,11 +1163,11 @@ def _policies_section(found: _MemoryStudy) -> Section | None:
     svg = curve_chart(
         "Policies by step time and memory",
         series,
-        Axis(title="time of a step [s]"),
-        Axis(title="memory at the peak [GiB]", zero=True),
+        ChartAxis(title="time of a step [s]"),
+        ChartAxis(title="memory at the peak [GiB]", zero=True),
         limits=[
-            Limit(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30),
-            Limit(
+            LimitLine(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30),
+            LimitLine(
                 name=f"minimum {format_bytes(found.minimum_memory_bytes)}",
                 at=found.minimum_memory_bytes / 2**30,
                 colour="var(--soft)",
@@ -1219,8 +1219,8 @@ def _purposes_section(found: _MemoryStudy) -> Section:
             )
         ],
         [(name, colour) for name, colour, _ in parts],
-        Axis(title="memory at the peak [GiB]"),
-        limit=Limit(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30),
+        ChartAxis(title="memory at the peak [GiB]"),
+        limit=LimitLine(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30),
     )
     table = DataTable(
         columns=("purpose", "bytes"),
@@ -1319,8 +1319,10 @@ def _rank_memory_section(found: Rehearsal) -> Section | None:
             for one in ranks
         ],
         parts,
-        Axis(title=f"memory at the peak [{unit}]"),
-        limit=Limit(name=f"a device has {format_bytes(room)} to allocate", at=room / size) if room < 4 * peak else None,
+        ChartAxis(title=f"memory at the peak [{unit}]"),
+        limit=LimitLine(name=f"a device has {format_bytes(room)} to allocate", at=room / size)
+        if room < 4 * peak
+        else None,
     )
     table = DataTable(
         columns=(
@@ -1379,7 +1381,7 @@ def _collectives_section(found: Rehearsal) -> Section | None:
             for one in shown[:16]
         ],
         [("bytes in a step", "var(--exposed)")],
-        Axis(title=f"bytes in a step [{unit}]"),
+        ChartAxis(title=f"bytes in a step [{unit}]"),
     )
     table = DataTable(
         columns=("operation", "group", "ranks of the group", "count in a step", "bytes in a step"),
@@ -1403,7 +1405,7 @@ def _rehearsed_step_section(step: RehearsedStep | None) -> Section | None:
         "Parts of the step",
         [Bar(name=name, parts=[seconds / size], note=f"{seconds / size:,.3g}") for name, seconds in parts],
         [("time", "var(--series-1)")],
-        Axis(title=f"time of a step [{unit}]"),
+        ChartAxis(title=f"time of a step [{unit}]"),
     )
     table = DataTable(
         columns=("part", "time", "share"),
@@ -1499,7 +1501,7 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                             says="mean of a step",
                         )
                     ],
-                    Axis(title=f"time of a step [{unit}]"),
+                    ChartAxis(title=f"time of a step [{unit}]"),
                 ),
                 table=DataTable(
                     columns=("step", "low", "high", "steps"),
@@ -1530,7 +1532,7 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                         for name, held in rows
                     ],
                     _observed_colours(names),
-                    Axis(title=f"time of a step [{unit}]"),
+                    ChartAxis(title=f"time of a step [{unit}]"),
                 ),
                 table=DataTable(
                     columns=("rank", *(f"{name} [{unit}]" for name in names)),
@@ -1609,7 +1611,7 @@ class _PlannedOption(msgspec.Struct):
     parts_s: dict[str, Positive] = {}
     mfu: Positive | None = None
     tokens_per_s: Positive | None = None
-    need_bytes: Need | None = None
+    need_bytes: MemoryRange | None = None
     layout: _PlannedLayout | None = None
     placement: dict[str, Count] = {}
     global_batch_size: Count | None = None
@@ -1884,7 +1886,7 @@ def _planned_parts(found: _PlanDocument) -> Section | None:
             for n, (role, one) in enumerate(zip(roles, shown, strict=True), start=1)
         ],
         [(name, colours[name]) for name in names],
-        Axis(title=f"time of a step [{unit}]"),
+        ChartAxis(title=f"time of a step [{unit}]"),
     )
     table = DataTable(
         columns=("", "strategy", *(f"{name} [{unit}]" for name in names), f"step [{unit}]"),
@@ -2047,8 +2049,8 @@ def _planned_memory(found: _PlanDocument) -> Section | None:
             for one in stages
         ],
         _MEMORY_PARTS,
-        Axis(title="memory of a rank at the peak [GiB]"),
-        limit=Limit(name=f"a device has {format_bytes(room)}", at=room / 2**30) if room else None,
+        ChartAxis(title="memory of a rank at the peak [GiB]"),
+        limit=LimitLine(name=f"a device has {format_bytes(room)}", at=room / 2**30) if room else None,
         names="stage",
     )
     table = DataTable(
@@ -2101,7 +2103,7 @@ def _planned_peaks(peaks: Sequence[int]) -> Section | None:
             for n, count in enumerate(peaks)
         ],
         [("at the peak", "var(--series-1)")],
-        Axis(title=f"memory at the peak [{unit}]"),
+        ChartAxis(title=f"memory at the peak [{unit}]"),
     )
     table = DataTable(
         columns=("rank", "at the peak"),
@@ -2284,9 +2286,9 @@ READERS = (
         content=_PlanDocument,
         page=_plan_page,
     ),
-    StudyReader(command="scale", keys=frozenset({"rows", "mode", "cluster"}), content=_Scale, page=_scale_page),
+    StudyReader(command="scale", keys=frozenset({"rows", "mode", "cluster"}), content=_ScalingPage, page=_scale_page),
     StudyReader(command="crossover", keys=frozenset({"crossings", "curve"}), content=_Crossover, page=_crossover_page),
-    StudyReader(command="curve", keys=frozenset({"e0", "b_crit", "points"}), content=_Curve, page=_curve_page),
+    StudyReader(command="curve", keys=frozenset({"e0", "b_crit", "points"}), content=_CurveStudy, page=_curve_page),
     StudyReader(
         command="converge", keys=frozenset({"target", "curve", "runs"}), content=_Converged, page=_converge_page
     ),

@@ -49,7 +49,7 @@ _TICKS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _LaneRow:
     rank: int
     source: int
     lanes: tuple[tuple[str, tuple[Span, ...]], ...]
@@ -103,7 +103,7 @@ def step_timelines(
         None where there is no span.
     """
     kinds = {} if program is None else {one.id: one.kind for one in program}
-    views: list[tuple[str, list[_Row]]] = []
+    views: list[tuple[str, list[_LaneRow]]] = []
     steps = [] if measured is None else typical_steps(measured, warmup)
     simulated = _rows(predicted, 0, None) if predicted is not None else []
     if measured is not None and steps:
@@ -149,7 +149,7 @@ def _sources(predicted: Timeline | None, measured: Timeline | None, steps: Seque
     return f"{above}: of {count} the one of median time, the fastest or the slowest"
 
 
-def _rows(timeline: Timeline, source: int, step: int | None) -> list[_Row]:
+def _rows(timeline: Timeline, source: int, step: int | None) -> list[_LaneRow]:
     """The lanes of each rank, from the start of the step."""
     of_rank: dict[int, list[Span]] = defaultdict(list)
     for span in timeline:
@@ -157,7 +157,7 @@ def _rows(timeline: Timeline, source: int, step: int | None) -> list[_Row]:
             of_rank[span.rank].append(span)
     begin_s = min((span.start_s for spans in of_rank.values() for span in spans), default=0.0)
     return [
-        _Row(
+        _LaneRow(
             rank,
             source,
             tuple((name, tuple(_moved(spans, -begin_s))) for name, spans in threads_of(of_rank[rank])),
@@ -179,16 +179,16 @@ def _moved(spans: Iterable[Span], by_s: float) -> Iterable[Span]:
         )
 
 
-def _merged(rows: Iterable[_Row]) -> list[_Row]:
+def _merged(rows: Iterable[_LaneRow]) -> list[_LaneRow]:
     return sorted(rows, key=lambda row: (row.rank, row.source))
 
 
-def _length(rows: Iterable[_Row]) -> float:
+def _length(rows: Iterable[_LaneRow]) -> float:
     return max((span.end_s for row in rows for _, spans in row.lanes for span in spans), default=0.0)
 
 
 def _document(
-    views: Sequence[tuple[str, Sequence[_Row]]],
+    views: Sequence[tuple[str, Sequence[_LaneRow]]],
     kinds: Mapping[str, Kind],
     shown: set[int],
     join_s: float,

@@ -53,7 +53,7 @@ class TrainingState(PuttingBack):
             states = self._own_states(held, table, plain, source)
 
         def put_in_place() -> None:
-            reading = _Kept(content, {name: member for member, name in names.items()}, source)
+            reading = _OptimizerSource(content, {name: member for member, name in names.items()}, source)
             fill_from(reading, [want for state in states.values() for want in state.wants], table)
             optimizer = self._updater.optimizer
             groups = [] if optimizer is None else [None] * len(optimizer.param_groups)
@@ -161,7 +161,7 @@ class TrainingState(PuttingBack):
         return tuple(self._compared(saved, "job"))
 
 
-class _Kept:
+class _OptimizerSource:
     """The state of an optimizer in a file as a source of pieces."""
 
     def __init__(self, content: OptimizerContent, members: Mapping[str, Member], name: str) -> None:

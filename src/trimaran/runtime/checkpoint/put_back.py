@@ -288,14 +288,14 @@ class PuttingBack(Taking):
                 code="checkpoint.other-model",
             )
 
-    def _own_groups(self, plain: Mapping[str, Any], source: str) -> "list[_Group | None]":
+    def _own_groups(self, plain: Mapping[str, Any], source: str) -> "list[_SavedGroup | None]":
         """For each group of this rank's optimizer what was saved of it."""
         updated = {name for one in plain["groups"] for name in one["names"]}
         # A parameter that nothing reads is updated by no stage; in one process it has a group all the same.
         whole = [{*names} for names in (plain.get("order") or {"groups": ()})["groups"]]
         idle = [(names & updated, names - updated) for names in whole]
         groups = [
-            _Group(
+            _SavedGroup(
                 number,
                 one["place"],
                 frozenset(one["names"]).union(*(more for names, more in idle if names & {*one["names"]})),
@@ -304,7 +304,7 @@ class PuttingBack(Taking):
             )
             for number, one in enumerate(plain["groups"])
         ]
-        found: list[_Group | None] = []
+        found: list[_SavedGroup | None] = []
         for place, (_, names) in enumerate(self._gatherer.options(self._part, self._updater)):
             own = [one for one in groups if not one.names.isdisjoint(names)]
             covered = frozenset[str]().union(*(one.names for one in own))
@@ -418,7 +418,11 @@ class PuttingBack(Taking):
         return None if self._strategy.compression is None else self._strategy.compression.name
 
     def _load_optimizer(
-        self, states: "Mapping[int, _State]", groups: "Sequence[_Group | None]", plain: Mapping[str, Any], source: str
+        self,
+        states: "Mapping[int, _State]",
+        groups: "Sequence[_SavedGroup | None]",
+        plain: Mapping[str, Any],
+        source: str,
     ) -> None:
         optimizer = self._updater.optimizer
         self._updater.updates = int(plain["optimizer"]["updates"])
@@ -484,7 +488,7 @@ class _Prepared(NamedTuple):
     """What one rank needs to go on: states and groups of its optimizer, residuals, all wants; and what is otherwise."""
 
     states: "dict[int, _State]"
-    options: "list[_Group | None]"
+    options: "list[_SavedGroup | None]"
     lost: list[tuple[Held, Want]]
     changed: tuple[Changed, ...]
     notes: tuple[str, ...]
@@ -500,7 +504,7 @@ class _State:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _SavedGroup:
     """A group of the optimizer as it was saved."""
 
     number: int

@@ -43,7 +43,7 @@ from trimaran.checkpoint_files.plain import dtype_named
 from trimaran.runtime.checkpoint import STATE
 from trimaran.runtime.checkpoint.put_back import check_form
 from trimaran.runtime.checkpoint.recovered import PassedOver
-from trimaran.runtime.checkpoint.take import Taken
+from trimaran.runtime.checkpoint.take import TakenState
 from trimaran.runtime.communication.channels import Agreement
 
 _TABLE = "tensors"
@@ -95,7 +95,7 @@ class Saver:
         (own, *_) = self._agreement.gather_objects(self.last is not None and self._moment == moment, _WHAT)
         return bool(own)
 
-    def begin(self, taken: Taken, step: int, moment: tuple[int, ...] = ()) -> None:
+    def begin(self, taken: TakenState, step: int, moment: tuple[int, ...] = ()) -> None:
         """Start to write; one that is under way is waited for.
 
         Args:
@@ -176,7 +176,7 @@ class Saver:
             self._moment = ()
             self._note(f"a checkpoint was not committed, or older ones not removed: {_message(error)}")
 
-    def save(self, taken: Taken, step: int, moment: tuple[int, ...] = ()) -> Path:
+    def save(self, taken: TakenState, step: int, moment: tuple[int, ...] = ()) -> Path:
         """Write, and wait for it.
 
         Args:
@@ -232,7 +232,7 @@ class _Save:
     """
 
     def __init__(
-        self, store: Store, taken: Taken, step: int, *, rank: int, ranks: int, pool: ThreadPoolExecutor
+        self, store: Store, taken: TakenState, step: int, *, rank: int, ranks: int, pool: ThreadPoolExecutor
     ) -> None:
         self._store, self._rank, self._ranks, self._pool = store, rank, ranks, pool
         self.taken, self.step, self.named = taken, step, False
@@ -323,12 +323,12 @@ class Saved:
         return self._checkpoint.path
 
     def form(self, rank: int, piece: str) -> tuple[tuple[int, ...], torch.dtype]:
-        """Shape and dtype of a piece; see `Source`."""
+        """Shape and dtype of a piece; see `PieceSource`."""
         file = self._open(rank)
         return tuple(file.shape(piece)), file.dtype(piece)
 
     def read(self, rank: int, piece: str, region: Region) -> torch.Tensor:
-        """A box of a piece; see `Source`."""
+        """A box of a piece; see `PieceSource`."""
         file = self._open(rank)
         shape = file.shape(piece)
         for dim, (one, size) in enumerate(zip(region, shape, strict=True)):

@@ -49,8 +49,8 @@ from trimaran.graph.optimizers import Trained, marked, parameter_groups, trained
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import IN_LINE, Strategy
 from trimaran.runtime.checkpoint import job_state
-from trimaran.runtime.communication.compression import Codec
-from trimaran.runtime.parts.part import Making, Part, Sharing
+from trimaran.runtime.communication.compression import GradientCodec
+from trimaran.runtime.parts.part import Making, RankPart, Sharing
 from trimaran.runtime.precision import LossScaler
 from trimaran.runtime.step.updates import Updater
 from trimaran.runtime.whole_state import Held, Kind, StateGatherer, gather_pieces, merge_groups, same_options
@@ -71,7 +71,7 @@ BY_GROUP = "by group"
 
 
 @dataclass(slots=True, kw_only=True)
-class Taken:
+class TakenState:
     """The state of a moment.
 
     Attributes:
@@ -85,7 +85,7 @@ class Taken:
     plain: dict[str, Any] = field(default_factory=dict)
 
 
-class _Said(NamedTuple):
+class _RankState(NamedTuple):
     """What a rank has that is no tensor: options, also as the job made them, extra state, values by name and key."""
 
     options: "_Options"
@@ -131,11 +131,11 @@ class Taking:
     def __init__(
         self,
         making: Making,
-        part: Part,
+        part: RankPart,
         *,
         updater: Updater,
         scaler: LossScaler | None,
-        codec: Codec | None,
+        codec: GradientCodec | None,
         gatherer: StateGatherer,
         place: tuple[int, int],
         modules: Mapping[str, Any],
@@ -233,7 +233,7 @@ class Taking:
     # -----------------------------------------------------------------------------------------------------------------
     # Take
 
-    def take(self, steps: int, figures: Mapping[str, Any], *, copy: bool = True) -> Taken:
+    def take(self, steps: int, figures: Mapping[str, Any], *, copy: bool = True) -> TakenState:
         """The state of this moment, between steps.
 
         Args:
@@ -252,7 +252,7 @@ class Taking:
             if not self._checked:
                 self.check()
             here, values, state = self._here()
-            said = _Said(self._options(), self._made, self._extra(), values, state)
+            said = _RankState(self._options(), self._made, self._extra(), values, state)
             if len(said.options.groups) > len(self._made.groups) > 0:
                 raise InputError(
                     "a group of parameters was added to the optimizer, and a training that goes on from a checkpoint "
@@ -274,9 +274,9 @@ class Taking:
             plain["trained"] = [name for name, _ in trained_parameters(self._gatherer.model).named_parameters()]
             plain["model"] = {"names": dict(self._gatherer.names), "config": _config(self._gatherer.model)}
             plain["order"] = self._order(said.options.groups, plain["trained"])
-        return Taken(writers=writers, tensors=tensors, plain=plain)
+        return TakenState(writers=writers, tensors=tensors, plain=plain)
 
-    def gather(self, taken: Taken) -> dict[str, torch.Tensor]:
+    def gather(self, taken: TakenState) -> dict[str, torch.Tensor]:
         """Tensors of a state, whole, in host memory: on rank 0; every rank calls it.
 
         Args:
@@ -368,13 +368,13 @@ class Taking:
             room = self._room[name] = torch.empty(dense.shape, dtype=dense.dtype)
         return room.copy_(dense)
 
-    def _plain(self, said: "_Said") -> dict[str, Any]:
+    def _plain(self, said: "_RankState") -> dict[str, Any]:
         """On rank 0 what is no tensor, of all ranks together."""
         heard = self._agreement.gather_objects(said, "gathering the state")
         with self._agreement.alike("gathering the state"):
             return {} if self._world.rank else self._of_all(heard)
 
-    def _of_all(self, heard: "Sequence[_Said]") -> dict[str, Any]:
+    def _of_all(self, heard: "Sequence[_RankState]") -> dict[str, Any]:
         extra = [one.extra for one in heard if one.extra is not None]
         if any(one != extra[0] for one in extra):
             raise InputError(

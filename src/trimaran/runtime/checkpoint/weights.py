@@ -26,9 +26,9 @@ from trimaran.checkpoint_files.container import TensorStream
 from trimaran.checkpoint_files.content import (
     Content,
     Form,
-    Group,
     Member,
     OptimizerContent,
+    OptimizerGroup,
     check_fits,
     check_ties,
     closing_on_error,
@@ -228,7 +228,7 @@ def _optimizer_of(
     )
 
 
-def _groups(saved: Any, order: Any, source: str) -> tuple[tuple[Group, ...], str]:
+def _groups(saved: Any, order: Any, source: str) -> tuple[tuple[OptimizerGroup, ...], str]:
     """The groups of the optimizer of one process; and why they are not known."""
     if not isinstance(order, dict) or not isinstance(order.get("groups"), list):
         return (), "the order in which the optimizer of one process has its parameters is not known"
@@ -242,7 +242,7 @@ def _groups(saved: Any, order: Any, source: str) -> tuple[tuple[Group, ...], str
             return (), f"group {place} of the optimizer of one process is not a group of the ranks"
         left -= covered
         given = {"param_names": list(names)} if order.get("named") else {}
-        made.append(Group(options=decode(own[0]["options"], source) | given, members=tuple(names)))
+        made.append(OptimizerGroup(options=decode(own[0]["options"], source) | given, members=tuple(names)))
     return (tuple(made), "") if not left else ((), "the ranks have groups that the optimizer of one process has not")
 
 

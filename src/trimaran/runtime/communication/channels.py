@@ -41,7 +41,7 @@ from trimaran.launch.failures import is_peer_failure
 from trimaran.launch.world import World, calm_event_loops
 from trimaran.program.types import COLLECTIVES, SENDS, Instruction, Kind, Program
 from trimaran.runtime.communication.shared_memory import Letterbox, Receiver, Sender, open_letterboxes
-from trimaran.runtime.record import Recorder
+from trimaran.runtime.record import RunRecorder
 from trimaran.runtime.streams import Stamp, Streams
 
 Start = Callable[[], Any]
@@ -662,7 +662,7 @@ class InFlight:
         recorder: gets a span for each that ends, and for each wait
     """
 
-    def __init__(self, rank: int, streams: Streams, recorder: Recorder) -> None:
+    def __init__(self, rank: int, streams: Streams, recorder: RunRecorder) -> None:
         self._rank = rank
         self._streams = streams
         self._recorder = recorder

@@ -72,7 +72,7 @@ from trimaran.base.timeline import WAIT
 from trimaran.program.gradients import SMALLEST_BYTES, Compression
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import Channels, InFlight
-from trimaran.runtime.record import Recorder
+from trimaran.runtime.record import RunRecorder
 from trimaran.runtime.streams import Stamp, fetch
 from trimaran.user_code.randomness import derive_seed
 
@@ -93,7 +93,7 @@ class Round:
     is_last: bool
 
 
-class Codec(ABC):
+class GradientCodec(ABC):
     """Compresses buckets of gradients, and keeps what that has lost for the next step.
 
     Residuals of a bucket are one flat tensor, at first zero. DDP makes other buckets after its first step. So a
@@ -197,7 +197,7 @@ class _Bucket:
     residuals: list[torch.Tensor]
 
 
-class Factoring(Codec):
+class Factoring(GradientCodec):
     """Sends P and Q.
 
     Args:
@@ -215,7 +215,7 @@ class Factoring(Codec):
 
     @torch.no_grad()
     def rounds(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Iterator[Round]:
-        """Two rounds, or one where nothing is factored; see `Codec`.
+        """Two rounds, or one where nothing is factored; see `GradientCodec`.
 
         Gradients that have 16 bits already are sent uncompressed.
         """
@@ -256,7 +256,7 @@ class Factoring(Codec):
             self._q[key] = self._warm(q, key)
 
     def kept(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Its Q, and the one that was drawn first; see `Codec`."""
+        """Its Q, and the one that was drawn first; see `GradientCodec`."""
         key = id(parameter)
         return {"q": self._q[key], "drawn": self._drawn[key]} if key in self._q else {}
 
@@ -266,7 +266,7 @@ class Factoring(Codec):
         kept: Mapping[int, Mapping[str, torch.Tensor]],
         figures: Mapping[str, Any],
     ) -> None:
-        """See `Codec`."""
+        """See `GradientCodec`."""
         super().load(residuals, kept, figures)
         self._buckets = {}
         self._q = {key: tensors["q"] for key, tensors in kept.items() if "q" in tensors}
@@ -334,7 +334,7 @@ _LARGEST = torch.finfo(torch.float16).max
 _PIECE = 2**16
 
 
-class Rounding(Codec):
+class Rounding(GradientCodec):
     """Sends numbers of 16 bits.
 
     Args:
@@ -349,7 +349,7 @@ class Rounding(Codec):
 
     @torch.no_grad()
     def rounds(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Iterator[Round]:
-        """One round; see `Codec`. Gradients that have 16 bits already are sent uncompressed."""
+        """One round; see `GradientCodec`. Gradients that have 16 bits already are sent uncompressed."""
         if flat.dtype.itemsize < SMALLEST_BYTES or not flat.numel():
             yield Round(payload=flat, is_last=True)
             return
@@ -369,7 +369,7 @@ class Rounding(Codec):
             self._range.note(sent, scale)
 
     def figures(self) -> dict[str, Any]:
-        """The scale of fp16; see `Codec`."""
+        """The scale of fp16; see `GradientCodec`."""
         return {} if self._range is None else {"scale": self._range.scale()}
 
     def load(
@@ -378,7 +378,7 @@ class Rounding(Codec):
         kept: Mapping[int, Mapping[str, torch.Tensor]],
         figures: Mapping[str, Any],
     ) -> None:
-        """See `Codec`."""
+        """See `GradientCodec`."""
         super().load(residuals, kept, figures)
         if self._range is not None and "scale" in figures:
             self._range.load(float(figures["scale"]))
@@ -450,7 +450,7 @@ class _Range:
 # The codec of a compression
 
 
-def open_codec(compression: Compression, *, replicas: int, seed: int) -> Codec:
+def open_codec(compression: Compression, *, replicas: int, seed: int) -> GradientCodec:
     """A codec that has lost nothing yet.
 
     Args:
@@ -485,7 +485,7 @@ class CompressedBuckets:
     """
 
     def __init__(
-        self, codec: Codec, *, replicas: int, channels: Channels, in_flight: InFlight, recorder: Recorder
+        self, codec: GradientCodec, *, replicas: int, channels: Channels, in_flight: InFlight, recorder: RunRecorder
     ) -> None:
         self._codec = codec
         self._replicas = replicas

@@ -20,7 +20,7 @@ import torch
 from trimaran.program.layout import shard_bytes
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import Chain, Channels, Group, InFlight
-from trimaran.runtime.record import Recorder
+from trimaran.runtime.record import RunRecorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class HierarchicalSums:
     """
 
     def __init__(
-        self, across: Group, *, channels: Channels, chain: Chain, in_flight: InFlight, recorder: Recorder
+        self, across: Group, *, channels: Channels, chain: Chain, in_flight: InFlight, recorder: RunRecorder
     ) -> None:
         self._across = across
         self._channels = channels

@@ -19,7 +19,7 @@ from trimaran.graph.types import TensorSpec
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import Channels, InFlight, Pending
 from trimaran.runtime.communication.shared_memory import aligned
-from trimaran.runtime.record import Recorder
+from trimaran.runtime.record import RunRecorder
 from trimaran.runtime.step.state import State
 from trimaran.runtime.streams import Stamp
 
@@ -173,7 +173,7 @@ class Exchanges:
         *,
         channels: Channels,
         in_flight: InFlight,
-        recorder: Recorder,
+        recorder: RunRecorder,
         routes: Mapping[Pair, Sequence[TensorSpec]],
         released: Mapping[str, Sequence[str]],
     ) -> None:

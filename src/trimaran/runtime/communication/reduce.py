@@ -30,9 +30,9 @@ from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import Channels, InFlight, Pending, pack, unpack
 from trimaran.runtime.communication.compression import CompressedBuckets
 from trimaran.runtime.communication.hierarchical import HierarchicalSums
-from trimaran.runtime.parts.part import Part, Used
+from trimaran.runtime.parts.part import RankPart, Used
 from trimaran.runtime.precision import LossScaler
-from trimaran.runtime.record import Recorder
+from trimaran.runtime.record import RunRecorder
 from trimaran.runtime.step.gradient_noise import GradientNoise
 from trimaran.runtime.step.losses import LossSums, own_loss, own_metric
 from trimaran.runtime.step.on_nan import OnNan
@@ -69,8 +69,8 @@ class Reductions:
         *,
         channels: Channels,
         in_flight: InFlight,
-        recorder: Recorder,
-        part: Part,
+        recorder: RunRecorder,
+        part: RankPart,
         updater: Updater,
         scaler: LossScaler | None = None,
         typical: float | None = None,

@@ -22,7 +22,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.program.strategy import IN_LINE
 from trimaran.runtime.data.loader import Loader
-from trimaran.runtime.data.prefetch import Arrivals, InLine, Loading, Place, Taken
+from trimaran.runtime.data.prefetch import Arrivals, InLine, LoadingTimes, Place, Taken
 from trimaran.runtime.data.reading import Key, Reading, Request
 from trimaran.runtime.streams import Lane
 from trimaran.user_code.batches import count_samples, is_sliceable, join_batches, slice_batch
@@ -165,7 +165,7 @@ class Share:
         self._take, self._take_whole = take, take_whole
         self._is_whole = False
         self._kept: dict[int, Any] = {}
-        self._loadings: dict[int, Loading] = {}
+        self._loadings: dict[int, LoadingTimes] = {}
 
     def microbatch(self, number: int) -> Any:
         """One microbatch. The share does not keep it, so it can be taken once.
@@ -189,7 +189,7 @@ class Share:
             self._kept[one], self._loadings[one] = taken.batch, taken.loading
         return self._kept.pop(number)
 
-    def loading(self, number: int) -> Loading:
+    def loading(self, number: int) -> LoadingTimes:
         """What it took to get a microbatch.
 
         Args:
@@ -259,7 +259,7 @@ class Share:
         )
 
 
-class Shares:
+class BatchShares:
     """One replica's shares of the global batches of an epoch, of an evaluation, or of a part of a stream.
 
     Args:

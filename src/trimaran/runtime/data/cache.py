@@ -199,7 +199,7 @@ class Offer:
 
 
 @dataclass(slots=True, kw_only=True)
-class Shared:
+class HostCache:
     """A rank's end of the cache of its host.
 
     Attributes:
@@ -219,7 +219,7 @@ class Shared:
             self.descriptor = -1
 
 
-def share_cache(dataset: Any, samples: int, *, rank: int, exchange: Exchange) -> Shared:
+def share_cache(dataset: Any, samples: int, *, rank: int, exchange: Exchange) -> HostCache:
     """Take part in the cache of this host; every rank of the world calls it.
 
     Args:
@@ -233,7 +233,7 @@ def share_cache(dataset: Any, samples: int, *, rank: int, exchange: Exchange) ->
     hosts = exchange(host)
     first = hosts.index(host)
     mine, descriptor = offer_cache(dataset, samples) if host and first == rank else (Offer(), -1)
-    shared = Shared(descriptor=descriptor)
+    shared = HostCache(descriptor=descriptor)
     try:
         offer: Offer = exchange(mine)[first]
         if host:

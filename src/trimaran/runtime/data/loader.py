@@ -19,9 +19,9 @@ from trimaran.launch.failures import describe_exit
 from trimaran.program.strategy import Feeding
 from trimaran.runtime.data.reading import Answer, Reading, Request
 from trimaran.runtime.data.worker_transport import NoBlock
-from trimaran.runtime.data.workers import Worker, WorkerEnded, end_workers, import_advice
+from trimaran.runtime.data.workers import LoaderWorker, WorkerEnded, end_workers, import_advice
 from trimaran.user_code.batches import map_tensors
-from trimaran.user_code.datasets import Fault, describe, name_samples
+from trimaran.user_code.datasets import ReadFault, describe, name_samples
 
 TIMEOUT_S = 300.0
 """How long the batch of a worker may take before the worker is said to hang [s]."""
@@ -66,12 +66,12 @@ class Loader:
         self._reading, self._requests, self._pin = reading, requests, pin
         self._rank, self._timeout_s = rank, timeout_s
         # What was asked for and has not come, first come first.
-        self._asked: deque[tuple[Worker, Request]] = deque()
-        self._workers: list[Worker] = []
+        self._asked: deque[tuple[LoaderWorker, Request]] = deque()
+        self._workers: list[LoaderWorker] = []
         self._closing = self._closed = False
         try:
             for number in range(feeding.workers):
-                self._workers.append(Worker(reading, number=number, count=feeding.workers, seed=seed))
+                self._workers.append(LoaderWorker(reading, number=number, count=feeding.workers, seed=seed))
         except BaseException:
             self.close()
             raise
@@ -106,7 +106,7 @@ class Loader:
         self._asked.clear()
         end_workers(workers)
 
-    def _ask(self, worker: Worker) -> None:
+    def _ask(self, worker: LoaderWorker) -> None:
         for request in islice(self._requests, 1):
             self._asked.append((worker, request))
             worker.ask(request)
@@ -135,11 +135,11 @@ class Loader:
             if time.monotonic() >= deadline_s:
                 raise self._hangs(worker, request)
 
-    def _to_error(self, fault: Fault) -> InputError:
+    def _to_error(self, fault: ReadFault) -> InputError:
         who = f"rank {self._rank}" if self.in_line else f"a worker of rank {self._rank}"
         return InputError(f"{who}: {fault.text}", code="feed.bad-samples", rank=self._rank, samples=fault.samples)
 
-    def _died(self, worker: Worker, request: Request) -> TrimaranError:
+    def _died(self, worker: LoaderWorker, request: Request) -> TrimaranError:
         process = worker.process
         less = (
             "Fewer workers, or batches ahead, take less memory; without workers the rank itself reads, and shows what "
@@ -177,7 +177,7 @@ class Loader:
             samples=tuple(request.samples),
         )
 
-    def _hangs(self, worker: Worker, request: Request) -> ExecutionError:
+    def _hangs(self, worker: LoaderWorker, request: Request) -> ExecutionError:
         worker.process.kill()
         return ExecutionError(
             f"the workers of rank {self._rank} have not given the batch of {name_samples(request.samples)} within "

@@ -23,8 +23,8 @@ from trimaran.base.job import Job
 from trimaran.launch.world import World
 from trimaran.program.strategy import IN_LINE, Feeding, Strategy
 from trimaran.runtime.communication.channels import ALONE, Agreement
-from trimaran.runtime.data.batch_shares import Share, Shares, first_sample, microbatch_sizes, skip_to
-from trimaran.runtime.data.cache import SampleCache, Shared, share_cache
+from trimaran.runtime.data.batch_shares import BatchShares, Share, first_sample, microbatch_sizes, skip_to
+from trimaran.runtime.data.cache import HostCache, SampleCache, share_cache
 from trimaran.runtime.data.datasets import (
     check_length,
     check_replicas,
@@ -35,7 +35,7 @@ from trimaran.runtime.data.datasets import (
 )
 from trimaran.runtime.data.loader import TIMEOUT_S, Loader
 from trimaran.runtime.data.orders import Orders, other_order
-from trimaran.runtime.data.prefetch import Ahead, Arrivals, ByWorkers, InLine, Loading, Taken
+from trimaran.runtime.data.prefetch import Ahead, Arrivals, ByWorkers, InLine, LoadingTimes, Taken
 from trimaran.runtime.data.reading import Reading, Request, digest_of
 from trimaran.runtime.data.streaming import StreamReader, check_state
 from trimaran.runtime.precision import place_batch
@@ -158,7 +158,7 @@ class Position:
 _LOOKED_AT = 2
 """Samples by which data are compared when a training goes on."""
 _LOADED_AGAIN, _WITH_CALLBACKS = 8, 2
-"""The first microbatch that is loaded again, where workers or a cache have copies; then each whose number is a power of 2."""
+"""The first microbatch that is loaded again, where workers or a cache have copies; then at each power of two."""
 _BEFORE_ALL = (-1, 0, 0)
 _AFTER_ALL = (sys.maxsize, 0, 0)
 
@@ -235,7 +235,7 @@ class Feed:
         self._job = job
         self._replicas, self._microbatches, self._replica = replicas, microbatches, replica
         self._share_out = partial(
-            Shares, batch=job.global_batch_size, replicas=replicas, microbatches=microbatches, replica=replica
+            BatchShares, batch=job.global_batch_size, replicas=replicas, microbatches=microbatches, replica=replica
         )
         self._place = partial(place_batch, precision=job.precision, device=device)
         self._pin = feeding.pinned and device != "cpu"
@@ -255,11 +255,11 @@ class Feed:
         self._again = _LOADED_AGAIN if job.on_step is None and job.on_epoch is None else _WITH_CALLBACKS
         self._known: Values = {}
         self._last, self._by_share = _BEFORE_ALL, False
-        self._epochs: dict[int, Shares] = {}
+        self._epochs: dict[int, BatchShares] = {}
         self._saved: Position | None = None
         self.epoch = 0
         self.index = 0
-        self.observe: Callable[[Loading], None] | None = None
+        self.observe: Callable[[LoadingTimes], None] | None = None
 
     @property
     def batches(self) -> int | None:
@@ -613,7 +613,7 @@ class Feed:
                 return
             epoch, number = epoch + 1, 0
 
-    def _shares(self, epoch: int) -> Shares:
+    def _shares(self, epoch: int) -> BatchShares:
         # Workers are an epoch ahead at most, where an epoch has more batches than they have ready.
         shares = self._epochs.get(epoch)
         if shares is None:
@@ -665,7 +665,7 @@ def open_feed(
     replica: int,
     reads: bool,
     agreement: Agreement = ALONE,
-) -> tuple[Feed, Shared]:
+) -> tuple[Feed, HostCache]:
     """Open the training data of one rank; every rank calls it.
 
     Args:
@@ -697,7 +697,7 @@ def open_feed(
     if said is not None and fault is None and not said[0] and world.size > 1 and not feeding.workers:
         digests = _digests_of_some(dataset, samples=said[1] or 0, seed=job.seed)
     streams, samples = _agreed(agreement, said, fault, digests)
-    shared, notes = Shared(), []
+    shared, notes = HostCache(), []
     if feeding.cached and streams:
         notes.append("samples of a stream are not cached: they have no numbers by which they would be found")
     elif feeding.cached:

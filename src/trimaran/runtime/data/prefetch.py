@@ -29,7 +29,7 @@ from trimaran.user_code.batches import name_tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loading:
+class LoadingTimes:
     """What it took to get one microbatch, as it was observed.
 
     With workers, reading and preparing overlap with the training, whose own thread spends `waited_s` and `taken_s`.
@@ -70,7 +70,7 @@ class Taken(NamedTuple):
 
     key: Key
     batch: Any
-    loading: Loading
+    loading: LoadingTimes
 
 
 class Arrivals(Protocol):
@@ -161,7 +161,7 @@ class InLine:
             batch, copied = self._lane.start(partial(self._place, answer.batch))
         except Exception as error:  # noqa: BLE001 of any class: it belongs to a later batch
             return error
-        loading = Loading(
+        loading = LoadingTimes(
             samples=answer.samples,
             read_s=answer.read_s,
             # What the loader does around it is work of this thread too.
@@ -234,8 +234,8 @@ class Ahead:
             self._placed.put(error)
 
 
-def _by_worker(answer: Answer, waited_s: float, taken_s: float, copied_s: float) -> Loading:
-    return Loading(
+def _by_worker(answer: Answer, waited_s: float, taken_s: float, copied_s: float) -> LoadingTimes:
+    return LoadingTimes(
         samples=answer.samples,
         read_s=answer.read_s,
         prepared_s=answer.prepared_s,

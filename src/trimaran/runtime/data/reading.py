@@ -10,10 +10,10 @@ split.
 So a sample is the same in every process, and dropout continues as if nothing had been drawn. This holds for draws from
 the global generators of torch, `random` and numpy; a generator that a data set makes for itself is not known here.
 
-Seeding three generators for each sample costs some 20 µs, as much as reading the sample from memory. So `Drawing` finds
-out from which of them a function draws: the first calls are seeded one by one, and watched. From then on only those
-generators are seeded, and none for a function that has not drawn. If another one has moved afterwards, the calls are
-repeated with all of them seeded.
+Seeding three generators for each sample costs some 20 µs, as much as reading the sample from memory. So `SeededCalls`
+finds out from which of them a function draws: the first calls are seeded one by one, and watched. From then on only
+those generators are seeded, and none for a function that has not drawn. If another one has moved afterwards, the calls
+are repeated with all of them seeded.
 
 A thread's time is work or blocked time. Blocked time is the time on the clock without the thread's work and without its
 waits for a core: sleep, storage, network, the interpreter's lock. A wait for a core counts as work, because the work of
@@ -39,14 +39,14 @@ from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_
 
 from trimaran.base.user_errors import asking, named
 from trimaran.runtime.data.cache import SampleCache
-from trimaran.user_code.datasets import Fault, Faulty, batching_fault, reading_fault
+from trimaran.user_code.datasets import Faulty, ReadFault, batching_fault, reading_fault
 from trimaran.user_code.randomness import derive_seed, find_moved, host_states, restore_host, seed_host
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
 
 
-class Drawing:
+class SeededCalls:
     """Calls of a user's function that may draw random numbers: they depend on a seed alone.
 
     Attributes:
@@ -111,7 +111,7 @@ class Drawing:
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
-class Moment(NamedTuple):
+class ThreadMoment(NamedTuple):
     """A moment of one thread.
 
     Attributes:
@@ -123,12 +123,12 @@ class Moment(NamedTuple):
     busy_ns: int
 
 
-def now() -> Moment:
+def now() -> ThreadMoment:
     """This moment of this thread."""
-    return Moment(time.perf_counter_ns(), time.thread_time_ns() + _delay_ns())
+    return ThreadMoment(time.perf_counter_ns(), time.thread_time_ns() + _delay_ns())
 
 
-def since(start: Moment) -> tuple[float, float]:
+def since(start: ThreadMoment) -> tuple[float, float]:
     """How a thread has spent its time since a moment.
 
     Args:
@@ -210,7 +210,7 @@ class Answer(NamedTuple):
     batch: Any
     read_s: float
     prepared_s: float
-    fault: Fault | None
+    fault: ReadFault | None
 
 
 class Reading(Dataset[Answer]):
@@ -232,8 +232,8 @@ class Reading(Dataset[Answer]):
         self._collate = collate
         self._asks = named("the data", dataset, collate)
         self._cache = cache
-        self._reads = None if _is_rows(dataset) else Drawing()
-        self._makes = None if collate is None else Drawing()
+        self._reads = None if _is_rows(dataset) else SeededCalls()
+        self._makes = None if collate is None else SeededCalls()
 
     def __getitem__(self, request: Request) -> Answer:
         start = now()

@@ -261,7 +261,7 @@ _SOMETIMES_MORE = 8
 """A block is larger than its batch by this part of it, for batches that are a little larger."""
 
 
-class Message(NamedTuple):
+class BlockMessage(NamedTuple):
     """The message about a batch that is in a block.
 
     Attributes:
@@ -289,7 +289,7 @@ class NoBlock(Exception):
         self.in_worker = in_worker
 
 
-class Sender:
+class BatchSender:
     """A worker's end.
 
     Args:
@@ -310,31 +310,31 @@ class Sender:
         known = self._blocks.get(block)
         if known is not None and len(known) >= packed.nbytes:
             packed.write(known)
-            self._say(Message(block, parts=len(packed.sizes)))
+            self._say(BlockMessage(block, parts=len(packed.sizes)))
             return
         size = -(-(packed.nbytes + packed.nbytes // _SOMETIMES_MORE) // _PAGE) * _PAGE
         try:
             descriptor = os.memfd_create("trimaran-batch", os.MFD_CLOEXEC)
         except OSError as error:
-            self._say(Message(block, problem=str(error)))
+            self._say(BlockMessage(block, problem=str(error)))
             return
         try:
             os.ftruncate(descriptor, size)
             self._blocks[block] = map_file(descriptor, size)
         except OSError as error:
-            self._say(Message(block, problem=str(error)))
+            self._say(BlockMessage(block, problem=str(error)))
         else:
             packed.write(self._blocks[block])
-            self._say(Message(block, size, len(packed.sizes)))
+            self._say(BlockMessage(block, size, len(packed.sizes)))
             send_descriptor(self._connection, descriptor)
         finally:
             os.close(descriptor)
 
-    def _say(self, message: Message) -> None:
+    def _say(self, message: BlockMessage) -> None:
         self._connection.send_bytes(pickle.dumps(tuple(message)))
 
 
-class Receiver:
+class BatchReceiver:
     """A rank's end, for one worker.
 
     Args:
@@ -363,7 +363,7 @@ class Receiver:
             EOFError, OSError: the worker has ended
             NoBlock: there is no memory for it; this worker is not asked again
         """
-        message = Message(*pickle.loads(self._connection.recv_bytes()))  # noqa: S301 from a worker of this process
+        message = BlockMessage(*pickle.loads(self._connection.recv_bytes()))  # noqa: S301 from a worker of this process
         if message.problem:
             raise NoBlock(message.problem, in_worker=True)
         if message.new_bytes:

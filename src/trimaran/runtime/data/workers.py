@@ -51,8 +51,8 @@ from trimaran.base.outcome import note_on
 from trimaran.base.system import at_parents_death
 from trimaran.base.user_errors import ends_process, left
 from trimaran.runtime.data.reading import Answer, Reading, Request
-from trimaran.runtime.data.worker_transport import Packed, Receiver, Sender, socket_of
-from trimaran.user_code.datasets import Fault, arriving_fault, describe, sending_fault
+from trimaran.runtime.data.worker_transport import BatchReceiver, BatchSender, Packed, socket_of
+from trimaran.user_code.datasets import ReadFault, arriving_fault, describe, sending_fault
 from trimaran.user_code.randomness import derive_seed, seed_host
 
 _SYSTEM = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EFBIG}
@@ -250,7 +250,7 @@ def serve(
     # What `torch.utils.data.get_worker_info` tells a data set; it is not to be set by others, but read by all.
     info = torch_worker.WorkerInfo(id=number, num_workers=count, seed=own_seed, dataset=reading.dataset)
     torch_worker._worker_info = info
-    sender = Sender(connection)
+    sender = BatchSender(connection)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             request, block = pickle.loads(connection.recv_bytes())  # noqa: S301 from the rank that made this process
@@ -259,12 +259,12 @@ def serve(
             except BaseException as error:
                 if not ends_process(error):
                     raise
-                fault = Fault(left(error).message, tuple(request.samples))
+                fault = ReadFault(left(error).message, tuple(request.samples))
                 answer = Answer(request.key, len(request.samples), None, 0.0, 0.0, fault)
             sender.send(_packed(answer, request), block)
 
 
-class _Nothing:
+class _LostReading:
     """In the place of a reading that did not arrive: its answers say so."""
 
     dataset: Any = None
@@ -277,11 +277,11 @@ class _Nothing:
         return Answer(request.key, len(request.samples), None, 0.0, 0.0, fault)
 
 
-def _open(parcel: Parcel | Sent) -> Reading | _Nothing:
+def _open(parcel: Parcel | Sent) -> Reading | _LostReading:
     try:
         reading: Reading = parcel.open()
     except Exception as error:  # noqa: BLE001 whatever an object of the user's raises, or a module of his
-        return _Nothing(error)
+        return _LostReading(error)
     return reading
 
 
@@ -315,7 +315,7 @@ _RAISED = (1, 255)
 """Exit codes of a Python program that raised: its own, and that for one which a server forked and could not tell."""
 
 
-_HERE: "weakref.WeakKeyDictionary[Worker, int]" = weakref.WeakKeyDictionary()
+_HERE: "weakref.WeakKeyDictionary[LoaderWorker, int]" = weakref.WeakKeyDictionary()
 """Workers that may be there still, and the process that started each."""
 
 
@@ -332,7 +332,7 @@ class WorkerEnded(Exception):
     """A worker is gone, and what it was asked for will not come."""
 
 
-class Worker:
+class LoaderWorker:
     """One process that loads.
 
     Args:
@@ -373,7 +373,7 @@ class Worker:
             },
             daemon=True,
         )
-        self._connection, self._receiver = here, Receiver(here)
+        self._connection, self._receiver = here, BatchReceiver(here)
         # Requests in their order: not sent yet, and the sizes of those that were sent and are not answered [bytes].
         self._waiting: deque[bytes] = deque()
         self._sent: deque[int] = deque()
@@ -452,7 +452,7 @@ class Worker:
                 self._connection.send_bytes(self._waiting.popleft())
 
 
-def end_workers(workers: list[Worker]) -> None:
+def end_workers(workers: list[LoaderWorker]) -> None:
     """End them, all at the same time.
 
     Args:

@@ -30,7 +30,7 @@ from trimaran.launch.world import World
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Instruction
 from trimaran.runtime.communication.channels import Channels
-from trimaran.runtime.record import Recorder
+from trimaran.runtime.record import RunRecorder
 from trimaran.runtime.step.dgrad_wgrad import Deferred
 from trimaran.runtime.step.updates import Updater
 
@@ -226,7 +226,7 @@ class Making:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RankPart:
     """The part of a job that one rank runs.
 
     Attributes:
@@ -263,7 +263,7 @@ class Part:
     load: Callable[[Mapping[str, torch.Tensor]], None] | None = None
     shapes: Mapping[str, torch.Size] = field(default_factory=dict)
     close: Callable[[], None] | None = None
-    record: Callable[[Recorder], None] | None = None
+    record: Callable[[RunRecorder], None] | None = None
     used: Used | None = None
     refit: Callable[[], None] | None = None
     never: tuple[nn.Parameter, ...] = ()

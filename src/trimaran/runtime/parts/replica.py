@@ -189,7 +189,7 @@ def _gradients(parameters: Sequence[nn.Parameter]) -> Iterator[torch.Tensor]:
             yield gradient
 
 
-class WholeModel:
+class WholeModelStage:
     """The user's whole model as a stage; what its gradients need is in the classes below.
 
     Args:
@@ -222,13 +222,13 @@ class WholeModel:
         return model(*arguments, **keywords)
 
 
-class BucketedReplica(WholeModel):
+class BucketedReplica(WholeModelStage):
     """The user's model on one rank, with the program's buckets.
 
     Args:
         model: on its device
-        own_loss: as for `WholeModel`
-        execution: as for `WholeModel`
+        own_loss: as for `WholeModelStage`
+        execution: as for `WholeModelStage`
         buckets: parameters of each bucket, in order of readiness; together all that are trained, or may be later
         reduce_bucket: starts the sum of a bucket
         used: is told which parameters have a gradient here; None: all always have
@@ -293,13 +293,13 @@ def without_gradient(model: nn.Module, missing: Sequence[torch.Tensor]) -> Execu
     )
 
 
-class Replica(WholeModel):
+class Replica(WholeModelStage):
     """The user's model on one rank, replicated by DDP where there are several replicas.
 
     Args:
         model: on its device
-        own_loss: as for `WholeModel`
-        execution: as for `WholeModel`
+        own_loss: as for `WholeModelStage`
+        execution: as for `WholeModelStage`
         group: the replicas; None: there is one
         bucket_bytes: size at which a bucket is reduced [bytes]
         reduce_bucket: starts an all-reduce

@@ -19,7 +19,7 @@ from trimaran.program.lowering.partition import segment_ops, tied_segments
 from trimaran.program.lowering.rows import buckets_of_rank
 from trimaran.program.rules.fits_graph import check_parts
 from trimaran.program.strategy import Execution
-from trimaran.runtime.parts.part import Making, Part, ReduceBucket
+from trimaran.runtime.parts.part import Making, RankPart, ReduceBucket
 from trimaran.runtime.parts.replica import BucketReducer
 from trimaran.runtime.step.dgrad_wgrad import Deferred
 from trimaran.user_code.batches import name_tensors
@@ -121,7 +121,7 @@ def parameters_by_name(graph: Graph, module: nn.Module) -> dict[str, nn.Paramete
 # The part of a rank that has some segments of the network: stages of a pipeline, or parts of a placement
 
 
-def segmented_part(making: Making, capture: Capture) -> Part:
+def segmented_part(making: Making, capture: Capture) -> RankPart:
     """The segments of one row of a replica.
 
     A weight that several of them use is one parameter here, with one gradient.
@@ -156,7 +156,7 @@ def segmented_part(making: Making, capture: Capture) -> Part:
     for found in named.values():
         trained.update((name, parameter) for name, parameter in found.items() if parameter.requires_grad)
     first = {name: strategy.rows[users[0]] for name, users in tied.items()}
-    return Part(
+    return RankPart(
         stages=stages,
         parameters=tuple(trained.values()),
         counted=tuple(parameter for name, parameter in trained.items() if first.get(name, row) == row),

@@ -23,7 +23,7 @@ from trimaran.program.strategy import Strategy
 from trimaran.program.types import Instruction, Kind, Program
 from trimaran.runtime.communication.channels import Agreement, Channels
 from trimaran.runtime.data.reading import digest_of
-from trimaran.runtime.parts.part import Making, Part, Used
+from trimaran.runtime.parts.part import Making, RankPart, Used
 from trimaran.runtime.parts.replica import BucketedReplica, Replica
 from trimaran.runtime.parts.segments import parameters_by_name, segmented_part
 from trimaran.runtime.step.updates import Updater
@@ -104,7 +104,7 @@ def check_update(job: Job, strategy: Strategy, traits: OptimizerTraits, *, gradi
         )
 
 
-def make_updater(job: Job, strategy: Strategy, part: Part, model: nn.Module, traits: OptimizerTraits) -> Updater:
+def make_updater(job: Job, strategy: Strategy, part: RankPart, model: nn.Module, traits: OptimizerTraits) -> Updater:
     """The job's optimizer over what a rank trains.
 
     Args:
@@ -190,7 +190,7 @@ def share_weights(model: nn.Module, world: World, channels: Channels) -> None:
                 tensor.copy_(contiguous)
 
 
-def make_part(making: Making) -> Part:
+def make_part(making: Making) -> RankPart:
     """The part of this rank.
 
     Args:
@@ -218,7 +218,7 @@ def make_part(making: Making) -> Part:
     return part
 
 
-def _sharded_or_segmented(strategy: Strategy) -> Callable[[Making, Capture], Part]:
+def _sharded_or_segmented(strategy: Strategy) -> Callable[[Making, Capture], RankPart]:
     if not strategy.shards:
         return segmented_part
     from trimaran.runtime.tensor.part import tensor_part
@@ -295,7 +295,7 @@ def replica_buckets(
     return [*found, *opened.values()]
 
 
-def whole_model(making: Making) -> Part:
+def whole_model(making: Making) -> RankPart:
     """The part of a rank that has the whole model.
 
     Args:
@@ -323,7 +323,7 @@ def whole_model(making: Making) -> Part:
     else:
         graph = None if making.capture is None else making.capture.graph
         stage = _bucketed(making, replica_buckets(graph, parameters, model, strategy.bucket_bytes), used)
-    return Part(
+    return RankPart(
         stages={0: stage},
         parameters=parameters,
         counted=parameters,
@@ -345,7 +345,7 @@ def _bucketed(making: Making, buckets: Sequence[Sequence[nn.Parameter]], used: U
     )
 
 
-def owner_model(making: Making, graph: Graph) -> Part:
+def owner_model(making: Making, graph: Graph) -> RankPart:
     """The part of a rank that has the whole model and owns some of its buckets.
 
     Parameters that no operation of the graph uses have the owner of the last bucket, and are broadcast with it.
@@ -376,7 +376,7 @@ def owner_model(making: Making, graph: Graph) -> Part:
     own = {id(parameter) for label, bucket in buckets.items() if owned[label] for parameter in bucket}
     mine = tuple(parameter for parameter in trained if id(parameter) in own)
     used = Used(trained) if trained and making.use != "always" else None
-    return Part(
+    return RankPart(
         stages={0: _bucketed(making, filled, used)},
         parameters=mine,
         counted=mine,

@@ -50,7 +50,7 @@ class _Linear(torch.autograd.Function):
         return None, dy @ weight.to(dy.dtype) if ctx.needs_input_grad[1] else None, None, None
 
 
-class _Convolution(torch.autograd.Function):
+class _ConvolutionGradients(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, deferred: "Deferred", x: torch.Tensor, weight: Any, bias: Any, options: tuple[Any, ...]
@@ -105,7 +105,7 @@ def _convolution(dims: int, *names: str) -> Callable[..., torch.Tensor | None]:
         )
         arguments = (stride, padding, dilation, names == _TRANSPOSED, output_padding, options["groups"])
         with torch.autocast(x.device.type, enabled=False):
-            result: torch.Tensor = _Convolution.apply(deferred, x, weight, bias, arguments)  # type: ignore[no-untyped-call]
+            result: torch.Tensor = _ConvolutionGradients.apply(deferred, x, weight, bias, arguments)  # type: ignore[no-untyped-call]
         return result
 
     return convolution

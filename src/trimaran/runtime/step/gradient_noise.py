@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from trimaran.base.errors import InputError
-from trimaran.convergence.noise_scale import Observation
+from trimaran.convergence.noise_scale import StepNorms
 from trimaran.graph.types import Graph
 from trimaran.program.lowering.partition import segment_ops, tied_segments
 from trimaran.program.strategy import Strategy
@@ -118,7 +118,7 @@ class GradientNoise:
         self._pieces = _Squares()
         self._rows: list[tuple[int, int, torch.Tensor]] = []
         self._fetched: list[tuple[int, int, list[float]]] = []
-        self._observations: list[Observation] = []
+        self._observations: list[StepNorms] = []
         unique = {id(parameter): parameter for parameter in parameters if parameter.requires_grad}
         self._hooks = [parameter.register_hook(partial(self._arrived, parameter)) for parameter in unique.values()]
 
@@ -162,7 +162,7 @@ class GradientNoise:
         if len(self._rows) > 2 * _KEPT_ON_DEVICE:
             self._fetch(_KEPT_ON_DEVICE)
 
-    def observations(self) -> tuple[Observation, ...]:
+    def observations(self) -> tuple[StepNorms, ...]:
         """All steps that were observed so far, the same on every rank; every rank calls it.
 
         A step that had one piece only, such as a last batch of one sample, is left out.
@@ -188,14 +188,14 @@ class GradientNoise:
         if self._armed:
             self._pieces.add(gradient, self._scale_of(parameter))
 
-    def _scale_of(self, parameter: nn.Parameter) -> "_Scale | None":
+    def _scale_of(self, parameter: nn.Parameter) -> "_GradientScale | None":
         moment = self._second_moment(parameter) if self._scales else None
         if moment is None:
             return None
         floor = self._floors.get(id(parameter))
         if floor is None:
             floor = self._floors[id(parameter)] = _FLOOR * moment[0].mean().sqrt()
-        return _Scale(*moment, floor)
+        return _GradientScale(*moment, floor)
 
     def _fetch(self, count: int) -> None:
         rows, self._rows = self._rows[:count], self._rows[count:]
@@ -204,7 +204,7 @@ class GradientNoise:
             self._fetched += [(step, samples, row) for (step, samples, _), row in zip(rows, values, strict=True)]
 
 
-class _Scale(NamedTuple):
+class _GradientScale(NamedTuple):
     """By what an optimizer scales the gradient of a parameter.
 
     Attributes:
@@ -231,7 +231,7 @@ class _Squares:
         """How many gradients have no square as the optimizer scales them."""
         return len(self._norms) - len(self._scaled)
 
-    def add(self, gradient: torch.Tensor, scale: _Scale | None) -> None:
+    def add(self, gradient: torch.Tensor, scale: _GradientScale | None) -> None:
         """Add a gradient, never in less than fp32.
 
         Args:
@@ -271,9 +271,9 @@ def _share(state: State, weights: torch.Tensor | None) -> torch.Tensor:
     return (torch.stack([term.weight for term in state.terms]) / weights).square().sum()
 
 
-def _observation(step: int, samples: int, row: Sequence[float]) -> Observation | None:
+def _observation(step: int, samples: int, row: Sequence[float]) -> StepNorms | None:
     pieces, scaled_pieces, whole, scaled_whole, share, unscaled = row
     if share > 1.0 - 1e-9:
         return None
     scaled = None if unscaled else (scaled_pieces, scaled_whole)
-    return Observation(step=step, samples=samples, share=share, pieces=pieces, whole=whole, scaled=scaled)
+    return StepNorms(step=step, samples=samples, share=share, pieces=pieces, whole=whole, scaled=scaled)

@@ -23,7 +23,7 @@ from trimaran.graph.types import share_bounds
 from trimaran.runtime.communication.channels import in_contact
 
 
-class Group:
+class TensorGroup:
     """The ranks that share tensors, as one of them sees them.
 
     Args:
@@ -72,7 +72,7 @@ class Group:
 
 class _SumGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, group: Group) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, group: TensorGroup) -> torch.Tensor:
         ctx.group = group
         return tensor.view_as(tensor)
 
@@ -84,7 +84,7 @@ class _SumGradient(torch.autograd.Function):
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, group: Group) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, group: TensorGroup) -> torch.Tensor:
         # Nothing else uses a product, so the sum may take its place.
         whole = group.sum(tensor)
         if whole is tensor:
@@ -98,7 +98,7 @@ class _Sum(torch.autograd.Function):
 
 class _GatherWhole(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, group: Group, dim: int, size: int) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, group: TensorGroup, dim: int, size: int) -> torch.Tensor:
         ctx.bounds, ctx.dim = group.bounds(size), dim
         missing = -(-size // group.size) - tensor.shape[dim]
         padded = _padded(tensor, dim, missing)
@@ -116,7 +116,7 @@ class _GatherWhole(torch.autograd.Function):
 
 class _GatherParts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, group: Group, dim: int, most: int) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, group: TensorGroup, dim: int, most: int) -> torch.Tensor:
         ctx.group, ctx.dim, ctx.size = group, dim, tensor.shape[dim]
         return group.gather(_padded(tensor, dim, most - ctx.size), dim)
 
@@ -127,7 +127,7 @@ class _GatherParts(torch.autograd.Function):
 
 class _ScatterParts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, group: Group, dim: int, size: int) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, group: TensorGroup, dim: int, size: int) -> torch.Tensor:
         ctx.group, ctx.dim = group, dim
         ctx.missing = tensor.shape[dim] // group.size - size
         own = group.scatter(tensor, dim)
@@ -145,19 +145,19 @@ def _padded(tensor: torch.Tensor, dim: int, missing: int) -> torch.Tensor:
     return nn.functional.pad(tensor, (0, 0) * (tensor.dim() - 1 - dim) + (0, missing))
 
 
-def with_summed_gradient(tensor: torch.Tensor, group: Group) -> torch.Tensor:
+def with_summed_gradient(tensor: torch.Tensor, group: TensorGroup) -> torch.Tensor:
     """A whole tensor, of whose gradient each rank makes a part."""
     entered: torch.Tensor = _SumGradient.apply(tensor, group) if tensor.requires_grad else tensor  # type: ignore[no-untyped-call]
     return entered
 
 
-def summed(tensor: torch.Tensor, group: Group) -> torch.Tensor:
+def summed(tensor: torch.Tensor, group: TensorGroup) -> torch.Tensor:
     """The sum of what the ranks have made; it may take the place of this rank's."""
     whole: torch.Tensor = _Sum.apply(tensor, group)  # type: ignore[no-untyped-call]
     return whole
 
 
-def gathered_whole(tensor: torch.Tensor, group: Group, dim: int, size: int) -> torch.Tensor:
+def gathered_whole(tensor: torch.Tensor, group: TensorGroup, dim: int, size: int) -> torch.Tensor:
     """The whole of a tensor of which this rank has a share; its gradient is whole on every rank.
 
     Args:
@@ -170,7 +170,7 @@ def gathered_whole(tensor: torch.Tensor, group: Group, dim: int, size: int) -> t
     return whole
 
 
-def gathered_parts(tensor: torch.Tensor, group: Group, dim: int, most: int) -> torch.Tensor:
+def gathered_parts(tensor: torch.Tensor, group: TensorGroup, dim: int, most: int) -> torch.Tensor:
     """The parts of all ranks, each padded to one size; each rank makes a part of the gradient of the whole.
 
     Args:
@@ -183,7 +183,7 @@ def gathered_parts(tensor: torch.Tensor, group: Group, dim: int, most: int) -> t
     return whole
 
 
-def scattered_parts(tensor: torch.Tensor, group: Group, dim: int, size: int) -> torch.Tensor:
+def scattered_parts(tensor: torch.Tensor, group: TensorGroup, dim: int, size: int) -> torch.Tensor:
     """This rank's part of the sum of what the ranks have made.
 
     Args:
@@ -217,7 +217,7 @@ class Edges(Protocol):
         group: shares what is inside
     """
 
-    group: Group
+    group: TensorGroup
 
     def enter(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor from outside, as the region reads it."""
@@ -233,7 +233,7 @@ class WholeEdges:
         group: shares what is inside
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: TensorGroup) -> None:
         self.group = group
 
     def enter(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -254,7 +254,7 @@ class SequenceEdges:
 
     _DIM = 1
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: TensorGroup) -> None:
         self.group = group
 
     def enter(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -280,7 +280,7 @@ class SampleEdges:
         samples: of this rank, in the microbatch that came in last
     """
 
-    def __init__(self, group: Group, most: int) -> None:
+    def __init__(self, group: TensorGroup, most: int) -> None:
         self.group = group
         self._most = most
         self.samples = 0

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trimaran.graph.sharding.layers import Convolution
+from trimaran.graph.sharding.layers import ConvolutionCall
 from trimaran.graph.sharding.random_numbers import Draw
-from trimaran.runtime.tensor.collectives import Edges, Group, gathered_whole, take_share
+from trimaran.runtime.tensor.collectives import Edges, TensorGroup, gathered_whole, take_share
 from trimaran.runtime.tensor.random_numbers import WholeDraws
 
 
-class Enter(nn.Module):
+class EnterRegion(nn.Module):
     """A tensor comes into a region.
 
     Args:
@@ -38,7 +38,7 @@ class TakeShare(nn.Module):
         sections: of it that are split each by itself
     """
 
-    def __init__(self, group: Group, dim: int, sections: Sequence[int]) -> None:
+    def __init__(self, group: TensorGroup, dim: int, sections: Sequence[int]) -> None:
         super().__init__()
         self._group, self._dim, self._sections = group, dim, tuple(sections)
 
@@ -57,7 +57,7 @@ class GatherWhole(nn.Module):
         order: its dimensions as they lie in memory in one process; None: as they are numbered
     """
 
-    def __init__(self, group: Group, dim: int, size: int, order: tuple[int, ...] | None) -> None:
+    def __init__(self, group: TensorGroup, dim: int, size: int, order: tuple[int, ...] | None) -> None:
         super().__init__()
         self._group, self._dim, self._size, self._order = group, dim, size, order
 
@@ -86,7 +86,7 @@ class Column(nn.Module):
         return functional.linear(tensor, weight if self._out_dim == 0 else weight.t(), bias)
 
 
-class Row(nn.Module):
+class RowParallelLinear(nn.Module):
     """A linear layer of which each rank takes some of the inputs; their products are summed.
 
     Args:
@@ -118,7 +118,7 @@ class Head(nn.Module):
         size: number of outputs
     """
 
-    def __init__(self, group: Group, out_dim: int, size: int) -> None:
+    def __init__(self, group: TensorGroup, out_dim: int, size: int) -> None:
         super().__init__()
         self._group, self._out_dim, self._size = group, out_dim, size
 
@@ -128,7 +128,7 @@ class Head(nn.Module):
         return gathered_whole(made, self._group, -1, self._size)
 
 
-class Channels(nn.Module):
+class ChannelParallelConvolution(nn.Module):
     """A convolution of which each rank makes some of the channels, which are then gathered.
 
     Args:
@@ -136,7 +136,7 @@ class Channels(nn.Module):
         convolution: whole
     """
 
-    def __init__(self, group: Group, convolution: Convolution) -> None:
+    def __init__(self, group: TensorGroup, convolution: ConvolutionCall) -> None:
         super().__init__()
         self._group, self._operation = group, convolution.operation
         self._dim, self._size = convolution.channel_dim, convolution.channels
@@ -248,7 +248,7 @@ class Attention(nn.Module):
         return mixed.permute(2, 0, 1, 3).flatten(2)
 
 
-class EncoderLayer(nn.Module):
+class ParallelEncoderLayer(nn.Module):
     """`nn.TransformerEncoderLayer` of which each rank has some heads and some features.
 
     Args:

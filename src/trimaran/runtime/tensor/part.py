@@ -15,13 +15,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from trimaran.base.errors import InputError
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.optimizers import marked
-from trimaran.graph.types import Graph, Parameter, Split, share_bounds
+from trimaran.graph.types import Graph, Parameter, ParameterSplit, share_bounds
 from trimaran.program.layout import strategy_layout
 from trimaran.program.lowering.tensor_parallel import chosen_regions, chosen_stream, gradient_sums, sharded_bytes
 from trimaran.program.strategy import Strategy
-from trimaran.runtime.parts.part import HasGradient, Making, Part, Sharing
+from trimaran.runtime.parts.part import HasGradient, Making, RankPart, Sharing
 from trimaran.runtime.parts.segments import segmented_part
-from trimaran.runtime.tensor.collectives import Edges, Group, PartialGradients, SampleEdges, WholeEdges
+from trimaran.runtime.tensor.collectives import Edges, PartialGradients, SampleEdges, TensorGroup, WholeEdges
 from trimaran.runtime.tensor.rewriting import rewrite
 from trimaran.runtime.whole_state import state_of
 
@@ -40,7 +40,7 @@ class SharedWeights:
     """
 
     def __init__(
-        self, model: nn.Module, mesh: DeviceMesh, splits: Sequence[Split], parameters: Sequence[Parameter]
+        self, model: nn.Module, mesh: DeviceMesh, splits: Sequence[ParameterSplit], parameters: Sequence[Parameter]
     ) -> None:
         self._model = model
         self._mesh = mesh
@@ -89,7 +89,7 @@ class SharedWeights:
             for name, split in self._splits.items()
         }
 
-    def _spans(self, split: Split) -> tuple[tuple[int, int], ...]:
+    def _spans(self, split: ParameterSplit) -> tuple[tuple[int, int], ...]:
         """What of the whole this rank's share has, section by section."""
         rank, ranks = self._mesh.get_local_rank(), self._mesh.size()
         starts = accumulate(split.sections, initial=0)
@@ -111,12 +111,12 @@ class SharedWeights:
                     whole = self._share(whole.to(self.shares[first].device), split)
                 tensor.copy_(whole)
 
-    def _share(self, whole: torch.Tensor, split: Split) -> torch.Tensor:
+    def _share(self, whole: torch.Tensor, split: ParameterSplit) -> torch.Tensor:
         parts = [whole.narrow(split.dim, low, high - low) for low, high in self._spans(split)]
         return torch.cat(parts, split.dim).clone(memory_format=torch.contiguous_format)
 
 
-def tensor_part(making: Making, capture: Capture) -> Part:
+def tensor_part(making: Making, capture: Capture) -> RankPart:
     """The segments of a rank, with its share of what is sharded.
 
     Args:
@@ -136,7 +136,7 @@ def tensor_part(making: Making, capture: Capture) -> Part:
         # A stage in which nothing is shared: each of its ranks does the same.
         part = segmented_part(making, capture)
         return dataclasses.replace(part, counted=part.counted if shard == 0 else ())
-    group = Group(making.channels.group(sharers), making.world.rank)
+    group = TensorGroup(making.channels.group(sharers), making.world.rank)
     if strategy.tp > 1:
         edges: Edges = WholeEdges(group)
     else:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimaran.base.errors import InputError
 from trimaran.graph.sharding.random_numbers import Draw
-from trimaran.runtime.tensor.collectives import Group, SampleEdges, take_share
+from trimaran.runtime.tensor.collectives import SampleEdges, TensorGroup, take_share
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
@@ -33,7 +33,7 @@ class WholeDraws(TorchDispatchMode):
         samples: by which replicas share layers; None: all ranks draw for all samples
     """
 
-    def __init__(self, group: Group, draw: Draw, samples: SampleEdges | None = None) -> None:
+    def __init__(self, group: TensorGroup, draw: Draw, samples: SampleEdges | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._group, self._draw, self._samples = group, draw, samples
 
@@ -112,7 +112,7 @@ def check_attention_draws(device: torch.device, precision: str, name: str) -> No
         )
 
 
-class Drawing(nn.Module):
+class ShardedRandomOperation(nn.Module):
     """A random operation on a share.
 
     Args:

@@ -11,26 +11,26 @@ from torch import fx, nn
 
 from trimaran.base.errors import TrimaranError
 from trimaran.graph.capture.flow import RESERVED, assemble
-from trimaran.graph.sharding.calls import Sized, Taken, dims_in_memory, place_of
+from trimaran.graph.sharding.calls import OutsideTensor, Sized, dims_in_memory, place_of
 from trimaran.graph.sharding.growth import Growth, grow
-from trimaran.graph.sharding.layers import Convolution, Linear, attention_of, convolution_of, linear_of, lookup_of
+from trimaran.graph.sharding.layers import ConvolutionCall, Linear, attention_of, convolution_of, linear_of, lookup_of
 from trimaran.graph.sharding.random_numbers import Draw
 from trimaran.graph.sharding.sequence_parallel import Streaming, start_streaming
 from trimaran.graph.types import GATHERED, Region
 from trimaran.runtime.tensor.collectives import Edges, SampleEdges, SequenceEdges, WholeEdges
 from trimaran.runtime.tensor.layers import (
     Attention,
-    Channels,
+    ChannelParallelConvolution,
     Column,
-    EncoderLayer,
-    Enter,
+    EnterRegion,
     GatherWhole,
     Head,
     Lookup,
-    Row,
+    ParallelEncoderLayer,
+    RowParallelLinear,
     TakeShare,
 )
-from trimaran.runtime.tensor.random_numbers import Drawing, WholeDraws, check_attention_draws
+from trimaran.runtime.tensor.random_numbers import ShardedRandomOperation, WholeDraws, check_attention_draws
 from trimaran.user_code.model import device_of
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class _Writer:
         convolution = convolution_of(node, self._flow)
         if convolution is None:
             raise TrimaranError(f"{node.name} is no layer that can be shared: a defect in the capture of the model")
-        layer = Channels(self._group, convolution)
+        layer = ChannelParallelConvolution(self._group, convolution)
         self._layer(convolution, layer, self._enter(convolution.source, [node]))
 
     def _attention(self, node: fx.Node) -> None:
@@ -188,7 +188,7 @@ class _Writer:
             layer: nn.Module = Attention(module, self._edges, len(paths[0]))
             positions = 3
         else:
-            layer = EncoderLayer(module, self._edges, (len(paths[0]), len(paths[1])))
+            layer = ParallelEncoderLayer(module, self._edges, (len(paths[0]), len(paths[1])))
             positions = 1
         old = self._copies[node]
         shared = [path for parts in paths for path in parts]
@@ -214,7 +214,9 @@ class _Writer:
         for sized in growth.sized:
             divide_size(self._copies[sized.node], sized, self._group.size)
         for linear in growth.rows:
-            self._layer(linear, Row(self._behind(linear.node), linear.out_dim), self._copies[linear.source])
+            self._layer(
+                linear, RowParallelLinear(self._behind(linear.node), linear.out_dim), self._copies[linear.source]
+            )
         for node, draw in growth.draws.items():
             self._draw(node, draw)
 
@@ -232,7 +234,7 @@ class _Writer:
         if isinstance(edges, WholeEdges) and not source.meta.get("wants_gradient"):
             return self._copies[source]
         first = min(readers, key=place_of)
-        return self._insert(self._copies[first], Enter(edges), (self._copies[source],))
+        return self._insert(self._copies[first], EnterRegion(edges), (self._copies[source],))
 
     def _before(self, source: fx.Node) -> Edges:
         """How a tensor comes into a region."""
@@ -276,14 +278,14 @@ class _Writer:
         for user in outside:
             self._copies[user].replace_input_with(made, whole)
 
-    def _take(self, taken: Taken, entered: Mapping[fx.Node, fx.Node]) -> None:
+    def _take(self, taken: OutsideTensor, entered: Mapping[fx.Node, fx.Node]) -> None:
         reader, value = self._copies[taken.reader], entered[taken.source]
         if taken.spread is not None:
             layer = TakeShare(self._group, taken.spread.dim, taken.spread.sections)
             value = self._insert(reader, layer, (value,))
         reader.replace_input_with(self._copies[taken.source], value)
 
-    def _layer(self, linear: Linear | Convolution, layer: nn.Module, source: fx.Node) -> None:
+    def _layer(self, linear: Linear | ConvolutionCall, layer: nn.Module, source: fx.Node) -> None:
         paths = [linear.weight] + ([linear.bias] if linear.bias is not None else [])
         self._replace(linear.node, layer, [source], paths)
 
@@ -309,7 +311,10 @@ class _Writer:
         called: Any = self._flow.get_submodule(str(node.target)) if node.op == "call_module" else node.target
         operation: Callable[..., Any] = called
         samples = self._edges if isinstance(self._edges, SampleEdges) else None
-        copy.op, copy.target = "call_module", self._keep(Drawing(operation, WholeDraws(self._group, draw, samples)))
+        copy.op, copy.target = (
+            "call_module",
+            self._keep(ShardedRandomOperation(operation, WholeDraws(self._group, draw, samples))),
+        )
 
     def _keep(self, layer: nn.Module) -> str:
         name = f"{RESERVED}share_{len(self.extras)}"

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from trimaran.base.timeline import COMMUNICATION, WAIT
 from trimaran.program.types import Kind
 from trimaran.runtime.communication.channels import all_gather, reduce_scatter
-from trimaran.runtime.record import Recorder
+from trimaran.runtime.record import RunRecorder
 from trimaran.runtime.streams import Stamp
 
 
@@ -29,10 +29,10 @@ class Notes:
     """
 
     def __init__(self) -> None:
-        self.recorder: Recorder | None = None
+        self.recorder: RunRecorder | None = None
         self.microbatch = 0
         self.backward = False
-        self._scattering: list[_Watched] = []
+        self._scattering: list[_WatchedWork] = []
 
     def token(self, kind: Kind, unit: int) -> str:
         """The token of a gather or a scatter of a unit that happens now."""
@@ -56,7 +56,7 @@ class Notes:
     def scattering(self, work: dist.Work, token: str, nbytes: int) -> None:
         """Keep a scatter that has just been started, once those before it are done: what they send is freed then."""
         self.settle()
-        self._scattering.append(_Watched(work, self, token, nbytes))
+        self._scattering.append(_WatchedWork(work, self, token, nbytes))
 
     def settle(self) -> None:
         """Wait for all scatters."""
@@ -65,7 +65,7 @@ class Notes:
         self._scattering.clear()
 
 
-class _Watched(dist.Work):
+class _WatchedWork(dist.Work):
     """A collective under way, which is written down when it is waited for."""
 
     def __init__(self, work: dist.Work, notes: Notes, token: str, nbytes: int) -> None:
@@ -113,7 +113,7 @@ class UnitGather(_UnitCollective):
         token = notes.token(Kind.ALL_GATHER, self._unit)
         if output_tensor.device.type == "cpu":
             work = all_gather(output_tensor, input_tensor, group=group, async_op=True)
-            return _Watched(work, notes, token, nbytes)
+            return _WatchedWork(work, notes, token, nbytes)
         start = notes.stamp()
         gathering: dist.Work | None = all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
         notes.moved(token, start, nbytes)

@@ -32,8 +32,8 @@ from trimaran.graph.optimizers import marked
 from trimaran.graph.types import share_bounds
 from trimaran.program.strategy import Execution
 from trimaran.runtime.parts.part import Sharing, Used
-from trimaran.runtime.parts.replica import WholeModel
-from trimaran.runtime.record import Recorder
+from trimaran.runtime.parts.replica import WholeModelStage
+from trimaran.runtime.record import RunRecorder
 from trimaran.runtime.step.updates import local_part
 from trimaran.runtime.whole_state import state_of
 from trimaran.runtime.zero.collectives import Notes, UnitGather, UnitScatter
@@ -79,13 +79,13 @@ def _shallow(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value.copy() if isinstance(value, (dict, list, set)) else value for name, value in attributes.items()}
 
 
-class ShardedReplica(WholeModel):
+class ShardedReplica(WholeModelStage):
     """The user's model on one rank.
 
     Args:
         model: on its device, with the same weights on all replicas
-        own_loss: as for `WholeModel`
-        execution: as for `WholeModel`
+        own_loss: as for `WholeModelStage`
+        execution: as for `WholeModelStage`
         mesh: the replicas
         units: paths of the modules that are gathered as one, in the order of the forward
         freed: a unit is freed after its forward (zero=3)
@@ -177,7 +177,7 @@ class ShardedReplica(WholeModel):
         self.free()
         return result
 
-    def record(self, recorder: Recorder) -> None:
+    def record(self, recorder: RunRecorder) -> None:
         """Write gathers and scatters down from now on.
 
         Args:

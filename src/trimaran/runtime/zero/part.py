@@ -25,7 +25,7 @@ from trimaran.program.gradients import gradient_buckets
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.lowering.zero import after_update
 from trimaran.program.types import Kind
-from trimaran.runtime.parts.part import Making, Part
+from trimaran.runtime.parts.part import Making, RankPart
 from trimaran.runtime.parts.segments import parameters_by_name
 from trimaran.runtime.step.updates import Updater, local_part
 from trimaran.runtime.zero.fsdp import ShardedReplica
@@ -74,7 +74,7 @@ class ShardUpdater(Updater):
                 plain.data = own.copy_(plain.detach())
 
 
-def zero_part(making: Making) -> Part:
+def zero_part(making: Making) -> RankPart:
     """The part of a rank that has its share of every parameter (zero=2 and 3).
 
     Args:
@@ -105,7 +105,7 @@ def zero_part(making: Making) -> Part:
     except BaseException:
         stage.close()
         raise
-    return Part(
+    return RankPart(
         stages={0: stage},
         parameters=stage.parameters,
         counted=stage.parameters,
@@ -120,7 +120,7 @@ def zero_part(making: Making) -> Part:
     )
 
 
-def share_update(part: Part, making: Making, graph: Graph) -> Part:
+def share_update(part: RankPart, making: Making, graph: Graph) -> RankPart:
     """A part of which this rank updates its share only (zero=1).
 
     Args:

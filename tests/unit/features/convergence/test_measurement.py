@@ -10,12 +10,12 @@ from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, InfeasibleError
 from trimaran.convergence.curve import fit_curve
-from trimaran.convergence.noise_scale import Observation
+from trimaran.convergence.noise_scale import StepNorms
 from trimaran.convergence.types import CurveTable, Point
 from trimaran.features.convergence.measure import compare_noise, gather, order_runs, table_of, warnings_of
 from trimaran.features.convergence.request import ConvergeRequest, parse_target_value, parse_time_limit
 from trimaran.features.convergence.task import (
-    Target,
+    MetricTarget,
     Task,
     noise_of,
     prepare_task,
@@ -26,9 +26,9 @@ from trimaran.features.convergence.task import (
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.learning_rate import Recipe
 from trimaran.jobs.resolve import JobSource
-from trimaran.measure.convergence.runs import Outcome, Run
+from trimaran.measure.convergence.runs import TrainingOutcome, TrainingRun
 
-TARGET = Target(value=0.9, source="by hand")
+TARGET = MetricTarget(value=0.9, source="by hand")
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,9 @@ def task() -> Task:
     )
 
 
-def run(batch: int, seed: int, *, epochs: float, best: float = 0.95, b_crit: float | None = None) -> Run:
+def run(batch: int, seed: int, *, epochs: float, best: float = 0.95, b_crit: float | None = None) -> TrainingRun:
     """Reaches `best` in a line from nothing at epoch 0: 0.9 at 0.9 / best of the epochs."""
-    return Run(
+    return TrainingRun(
         batch=batch,
         seed=seed,
         end="reached" if best >= TARGET.value else "epochs",
@@ -64,7 +64,7 @@ def run(batch: int, seed: int, *, epochs: float, best: float = 0.95, b_crit: flo
     )
 
 
-def keyed(*runs: Run) -> dict[tuple[int, int], Run]:
+def keyed(*runs: TrainingRun) -> dict[tuple[int, int], TrainingRun]:
     return {(one.batch, one.seed): one for one in runs}
 
 
@@ -149,19 +149,19 @@ def test_noise_of_a_run_that_found_the_target_ends_where_it_was_reached(task: Ta
 def test_figures_that_are_none_are_left_out_of_the_noise() -> None:
     """Twelve steps of |G|² = 8 and tr Σ / 8 = 6, so that 8 · 6 / 8 is the critical batch, and one that overflowed."""
     steps = [
-        Observation(step=step, samples=8, share=0.5, pieces=10.0, whole=14.0, scaled=(10.0, 14.0)) for step in range(13)
+        StepNorms(step=step, samples=8, share=0.5, pieces=10.0, whole=14.0, scaled=(10.0, 14.0)) for step in range(13)
     ]
     steps[5] = dataclasses.replace(steps[5], scaled=(math.inf, math.nan))
-    outcome = Outcome(end="epochs", epochs=2.0, samples=0, updates=13, seconds=1.0)
+    outcome = TrainingOutcome(end="epochs", epochs=2.0, samples=0, updates=13, seconds=1.0)
     noise = noise_of(steps, outcome, at_records=False)
     assert noise is not None
     assert (noise["scaled"], noise["steps"], noise["b_crit"]) == (True, 12, pytest.approx(6.0))
 
 
 def test_few_steps_that_are_known_as_scaled_are_no_reason_to_take_plain_ones() -> None:
-    steps = [Observation(step=step, samples=8, share=0.5, pieces=10.0, whole=14.0) for step in range(12)]
+    steps = [StepNorms(step=step, samples=8, share=0.5, pieces=10.0, whole=14.0) for step in range(12)]
     steps[-3:] = [dataclasses.replace(step, scaled=(10.0, 14.0)) for step in steps[-3:]]
-    outcome = Outcome(end="epochs", epochs=2.0, samples=0, updates=12, seconds=1.0)
+    outcome = TrainingOutcome(end="epochs", epochs=2.0, samples=0, updates=12, seconds=1.0)
     assert noise_of(steps, outcome, at_records=False) is None
 
 
@@ -195,8 +195,8 @@ def test_a_scaled_run_that_never_arrived_says_no_critical_batch(task: Task) -> N
 
 def test_noise_is_noted_up_to_each_best_evaluation() -> None:
     """After 10, 20 and 30 updates; the second is no better than the first."""
-    steps = [Observation(step=step, samples=8, share=0.5, pieces=10.0, whole=14.0) for step in range(30)]
-    outcome = Outcome(
+    steps = [StepNorms(step=step, samples=8, share=0.5, pieces=10.0, whole=14.0) for step in range(30)]
+    outcome = TrainingOutcome(
         end="epochs",
         epochs=3.0,
         samples=240,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.unit.features.crossover.cases import curve
 
-from trimaran.features.crossover.candidates import COUNT, Demand, Samples
+from trimaran.features.crossover.candidates import COUNT, Demand, SamplesToTarget
 
 EPOCHS = {64: 4.0, 256: 5.0, 1024: 8.0, 4096: 20.0}
 
@@ -17,7 +17,7 @@ def test_a_projection_is_taken_at_its_word_and_what_lies_between_is_not_below_it
 
 def test_without_a_curve_all_batches_need_the_same() -> None:
     demand = Demand(None)
-    assert demand.at(8) == demand.at(4096) == Samples(1.0, 1.0, 1.0)
+    assert demand.at(8) == demand.at(4096) == SamplesToTarget(1.0, 1.0, 1.0)
     assert not demand.is_absolute
 
 

@@ -12,17 +12,17 @@ from trimaran.measure.observe.records import mean_step
 from trimaran.measure.stalls.findings import StallFindings, WayFindings
 from trimaran.measure.stalls.page_cache import Forgotten
 from trimaran.measure.stalls.rank import RankRun
-from trimaran.measure.stalls.steps import CLASSES, Split, TimedStep
+from trimaran.measure.stalls.steps import CLASSES, StepSplit, TimedStep
 from trimaran.pricing.types import Cost
 
 MS = 1e-3
 
 
-def split(**milliseconds: float) -> Split:
-    return Split(**{name: MS * milliseconds.get(name, 0.0) for name in CLASSES})
+def split(**milliseconds: float) -> StepSplit:
+    return StepSplit(**{name: MS * milliseconds.get(name, 0.0) for name in CLASSES})
 
 
-def way(*ranks: Split, read: float = 0.0, prepared: float = 0.0, steps: int = 20, each: int = 5) -> WayFindings:
+def way(*ranks: StepSplit, read: float = 0.0, prepared: float = 0.0, steps: int = 20, each: int = 5) -> WayFindings:
     """Two ranks, or one of which both are copies; two blocks that are alike, and steps of so many `each` block."""
     both = ranks if len(ranks) == 2 else ranks * 2
     mean = mean_step(both)
@@ -37,7 +37,7 @@ def way(*ranks: Split, read: float = 0.0, prepared: float = 0.0, steps: int = 20
     )
 
 
-def uneven(cached: WayFindings, *blocks: Split) -> WayFindings:
+def uneven(cached: WayFindings, *blocks: StepSplit) -> WayFindings:
     """The same with blocks that differ, on both ranks alike."""
     return replace(cached, blocks=blocks)
 
@@ -74,7 +74,7 @@ def sampled(**fields: Any) -> Sampled:
 
 def findings(cached: WayFindings, **fields: Any) -> StallFindings:
     """Each step of a rank as its mean, or by what is given of it in turns."""
-    turns: Sequence[Sequence[Split]] = fields.pop("turns", [[one] for one in cached.ranks])
+    turns: Sequence[Sequence[StepSplit]] = fields.pop("turns", [[one] for one in cached.ranks])
     busy_s = MS * fields.pop("busy", 0.0) / 2
     runs = fields.pop("runs", (run(), run()))
     steps = tuple(

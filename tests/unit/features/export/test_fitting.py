@@ -18,7 +18,7 @@ from trimaran.features.export.fitting import TARGETS, check_fits, command_for
 from trimaran.features.export.launching import transformers_config
 from trimaran.features.export.megatron import to_megatron
 from trimaran.features.export.pytorch import to_pytorch
-from trimaran.features.export.recipe import Exported, Recipe, recipe_of_degrees
+from trimaran.features.export.recipe import Exported, ExportRecipe, recipe_of_degrees
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.features.price import Pricing, Setting
 from trimaran.jobs.resolve import JobSource
@@ -60,9 +60,9 @@ def shape_of(job: str) -> TransformerShape:
     return found.shape
 
 
-def recipe(job: str, **settings: Any) -> Recipe:
+def recipe(job: str, **settings: Any) -> ExportRecipe:
     settings = {"dp": 8, "zero": 3, "microbatch": 1, "global_batch_size": 8, "precision": "bf16"} | settings
-    return Recipe(job=job, shape=shape_of(job), sequence_length=4096, **settings)
+    return ExportRecipe(job=job, shape=shape_of(job), sequence_length=4096, **settings)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_degrees_of_experts_are_written() -> None:
     ],
 )
 def test_a_network_that_a_target_has_not_is_refused_by_name(
-    job: str, write: Callable[[Recipe], Exported], reason: str
+    job: str, write: Callable[[ExportRecipe], Exported], reason: str
 ) -> None:
     with raises("export.not-expressible") as caught:
         write(recipe(job, dp=16, global_batch_size=16))

@@ -13,7 +13,7 @@ from trimaran.features.export import export_plan, request_for, write_export
 from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.megatron import to_megatron
 from trimaran.features.export.pytorch import to_pytorch
-from trimaran.features.export.recipe import Recipe, recipe_of_degrees, torchrun_ranks
+from trimaran.features.export.recipe import ExportRecipe, recipe_of_degrees, torchrun_ranks
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.planning.answer.results import Planned
 from trimaran.planning.plan import make_plan
@@ -39,7 +39,7 @@ def plan_of(layers: int | None, precision: str = "bf16", **degrees: Any) -> Plan
     return Plan(job="llama2:70b", strategy=strategy, premises=premises, prediction=prediction)
 
 
-def recipe(layers: int, **degrees: Any) -> Recipe:
+def recipe(layers: int, **degrees: Any) -> ExportRecipe:
     return recipe_of_degrees(plan_of(layers, **degrees))
 
 

@@ -12,10 +12,10 @@ from tests.raising import raises
 from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.megatron import to_megatron
 from trimaran.features.export.pytorch import to_pytorch
-from trimaran.features.export.recipe import Recipe, Source, Stage
+from trimaran.features.export.recipe import ExportRecipe, ExportStage, ScriptSource
 from trimaran.features.export.torchtitan import to_torchtitan
 
-HYBRID = Recipe(
+HYBRID = ExportRecipe(
     job="llama",
     dp=2,
     tp=4,
@@ -24,10 +24,10 @@ HYBRID = Recipe(
     schedule="interleaved",
     sequence_parallel=True,
     stages=(
-        Stage(modules=("tok_embeddings", "layers.0"), layers=1),
-        Stage(modules=("layers.1", "layers.2", "layers.3"), layers=3),
-        Stage(modules=("layers.4", "layers.5"), layers=2),
-        Stage(modules=("norm", "output"), layers=0),
+        ExportStage(modules=("tok_embeddings", "layers.0"), layers=1),
+        ExportStage(modules=("layers.1", "layers.2", "layers.3"), layers=3),
+        ExportStage(modules=("layers.4", "layers.5"), layers=2),
+        ExportStage(modules=("norm", "output"), layers=0),
     ),
     microbatch=2,
     microbatches=8,
@@ -38,7 +38,7 @@ HYBRID = Recipe(
     bucket_bytes=40 * 2**20,
     clip_norm=1.0,
 )
-SHARDED = Recipe(job="gpt2", dp=8, zero=3, microbatch=4, microbatches=2, global_batch_size=64, precision="bf16")
+SHARDED = ExportRecipe(job="gpt2", dp=8, zero=3, microbatch=4, microbatches=2, global_batch_size=64, precision="bf16")
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_what_is_lost_is_said():
     )
     assert any("zero-bubble" in line for line in to_megatron(dataclasses.replace(HYBRID, schedule="zero-bubble")).lost)
     split = dataclasses.replace(
-        HYBRID, stages=(*HYBRID.stages[:3], Stage(modules=("norm",), layers=0, split=("layers.5",)))
+        HYBRID, stages=(*HYBRID.stages[:3], ExportStage(modules=("norm",), layers=0, split=("layers.5",)))
     )
     for write in (to_torchtitan, to_megatron):
         assert any("layers.5" in line for line in write(split).lost)
@@ -171,7 +171,7 @@ def test_what_is_lost_is_said():
 
 def test_a_job_that_does_not_clip_is_not_clipped_by_the_default_of_the_target():
     """Megatron clips to a norm of 1 unless told, as torchtitan does; 0 is none to Megatron."""
-    plain = Recipe(job="digits", dp=4, microbatch=8, global_batch_size=32, source=Source(form="input"))
+    plain = ExportRecipe(job="digits", dp=4, microbatch=8, global_batch_size=32, source=ScriptSource(form="input"))
     assert "--clip-grad 0.0" in to_megatron(plain).text
     assert to_torchtitan(plain).sections["training"]["max_norm"] > 1e20
     # What trains a decoder by name is not decided.
@@ -194,13 +194,15 @@ def test_copies_of_sharded_state_are_exported_where_the_target_has_them():
 
 
 def test_a_script_says_what_of_its_job_it_does_not_do():
-    source = Source(form="input", callbacks=("on_step",), drop_last=False)
-    lost = " ".join(to_pytorch(Recipe(job="digits", dp=4, microbatch=8, global_batch_size=32, source=source)).lost)
+    source = ScriptSource(form="input", callbacks=("on_step",), drop_last=False)
+    lost = " ".join(
+        to_pytorch(ExportRecipe(job="digits", dp=4, microbatch=8, global_batch_size=32, source=source)).lost
+    )
     assert "Job.on_step: the script calls none" in lost
     assert "Job.drop_last" in lost
 
 
 def test_a_plain_recipe_loses_nothing():
-    plain = Recipe(job="digits", dp=4, microbatch=8, global_batch_size=32)
+    plain = ExportRecipe(job="digits", dp=4, microbatch=8, global_batch_size=32)
     for write in (to_torchtitan, to_megatron, to_accelerate):
         assert write(plain).lost == ()

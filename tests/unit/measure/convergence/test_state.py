@@ -6,11 +6,13 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError
-from trimaran.measure.convergence.runs import Run, add_run, find_run, opened, read_runs
+from trimaran.measure.convergence.runs import TrainingRun, add_run, find_run, opened, read_runs
 
 
-def run(end: str = "reached", *, batch: int = 64, seed: int = 0, reached: float = 0.9, epochs: float = 4.0) -> Run:
-    return Run(
+def run(
+    end: str = "reached", *, batch: int = 64, seed: int = 0, reached: float = 0.9, epochs: float = 4.0
+) -> TrainingRun:
+    return TrainingRun(
         batch=batch,
         seed=seed,
         end=end,  # type: ignore[arg-type]
@@ -78,7 +80,7 @@ def test_a_run_says_when_a_lower_target_was_reached() -> None:
         (run("reached"), None, 10, False),
     ],
 )
-def test_what_another_run_would_say_again(found: Run, target: float | None, most: float, settled: bool) -> None:
+def test_what_another_run_would_say_again(found: TrainingRun, target: float | None, most: float, settled: bool) -> None:
     assert found.settles(target, most=most) == settled
     assert (find_run([found], batch=64, seed=0, target=target, most=most) is found) == settled
 

@@ -10,7 +10,7 @@ from trimaran.measure.stalls.findings import analyse_stalls
 from trimaran.measure.stalls.page_cache import Forgotten
 from trimaran.measure.stalls.rank import RankRun
 from trimaran.measure.stalls.steps import TimedStep
-from trimaran.runtime.data.prefetch import Loading
+from trimaran.runtime.data.prefetch import LoadingTimes
 
 WAYS = ("cold", "cached", "synthetic")
 
@@ -62,7 +62,7 @@ def steps(rank: int, asked_s: float) -> list[TimedStep]:
             asked_s=asked_s,
             step_s=7.0,
             busy_s=4.0 + 2.0 * rank,
-            loading=None if number % 3 == 2 else Loading(samples=4, read_s=2.0, prepared_s=1.0, in_line=False),
+            loading=None if number % 3 == 2 else LoadingTimes(samples=4, read_s=2.0, prepared_s=1.0, in_line=False),
         )
         for number in range(6)
     ]

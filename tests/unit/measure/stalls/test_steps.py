@@ -11,7 +11,7 @@ from trimaran.base.timeline import COMPUTE, HOST, Timeline
 from trimaran.measure.observe.records import mean_step
 from trimaran.measure.stalls.steps import (
     CLASSES,
-    Split,
+    StepSplit,
     TimedStep,
     calm,
     divide_loading,
@@ -19,14 +19,14 @@ from trimaran.measure.stalls.steps import (
     sum_loadings,
 )
 from trimaran.program.types import Kind
-from trimaran.runtime.data.prefetch import Loading
+from trimaran.runtime.data.prefetch import LoadingTimes
 
 
-def split(**classes: float) -> Split:
-    return Split(**dict.fromkeys(CLASSES, 0.0) | classes)
+def split(**classes: float) -> StepSplit:
+    return StepSplit(**dict.fromkeys(CLASSES, 0.0) | classes)
 
 
-def timed(loading: Loading | None = None, **fields: float) -> TimedStep:
+def timed(loading: LoadingTimes | None = None, **fields: float) -> TimedStep:
     return TimedStep(number=0, way="cached", block=0, loading=loading, **fields)  # type: ignore[arg-type]
 
 
@@ -48,7 +48,7 @@ def test_a_step_is_split_by_its_record() -> None:
             *waits(1, 15.0, b1=2.0),
         ]
     )
-    loading = Loading(samples=4, read_s=2.0, prepared_s=0.75, copied_s=0.25)
+    loading = LoadingTimes(samples=4, read_s=2.0, prepared_s=0.75, copied_s=0.25)
     plain = program()
     loads = dataclasses.replace(plain.ranks[0][0], kind=Kind.LOAD, segment=None, stream=HOST)
     reading = dataclasses.replace(plain, ranks=((loads, *plain.ranks[0]), plain.ranks[1]))
@@ -93,7 +93,7 @@ TIMES = st.floats(0.0, 10.0)
 def test_parts_of_a_loading_sum_to_it(
     read: float, prepared: float, waited: float, taken: float, copied: float, load: float, in_line: bool, host: bool
 ) -> None:
-    loading = Loading(
+    loading = LoadingTimes(
         samples=1,
         read_s=read,
         prepared_s=prepared,
@@ -109,13 +109,13 @@ def test_parts_of_a_loading_sum_to_it(
 
 
 def test_a_device_copies_in_what_the_host_did_not_wait_for() -> None:
-    parts = divide_loading(Loading(samples=1, prepared_s=1.0), 3.0, host_blocks=False)
+    parts = divide_loading(LoadingTimes(samples=1, prepared_s=1.0), 3.0, host_blocks=False)
     assert (parts.prepare, parts.copy, parts.rest) == (1.0, 2.0, 0.0)
 
 
 def test_loadings_of_microbatches_add_up() -> None:
-    both = sum_loadings([Loading(samples=3, read_s=1.0), Loading(samples=2, waited_s=2.0, in_line=False)])
-    assert both == Loading(samples=5, read_s=1.0, waited_s=2.0, in_line=False)
+    both = sum_loadings([LoadingTimes(samples=3, read_s=1.0), LoadingTimes(samples=2, waited_s=2.0, in_line=False)])
+    assert both == LoadingTimes(samples=5, read_s=1.0, waited_s=2.0, in_line=False)
     assert sum_loadings([]) is None
 
 

@@ -4,7 +4,7 @@ from tests import builders
 
 from trimaran.convergence.types import Need
 from trimaran.planner.choice import simplicity
-from trimaran.planner.target_estimates import Contender, Estimate, Training, estimate
+from trimaran.planner.target_estimates import Contender, TargetEstimate, Training, estimate
 
 
 def contender(
@@ -43,7 +43,7 @@ def timed(
     curve: float = 1.0,
     spread: float = 1.0,
     hybrid: bool = False,
-) -> Estimate:
+) -> TargetEstimate:
     """A strategy with its training."""
     one = contender(devices=devices, batch=batch, step_ms=step_ms, spread=spread, hybrid=hybrid)
     return estimate(one, training(updates, curve))

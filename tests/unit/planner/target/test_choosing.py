@@ -11,8 +11,8 @@ from trimaran.machine.find import find_machine
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
 from trimaran.planner.choice import choose
 from trimaran.planner.target_estimates import (
-    Estimate,
     Goal,
+    TargetEstimate,
     choose_estimate,
     estimate,
     hybrid_verdict,
@@ -126,7 +126,9 @@ SOME = st.lists(
 
 
 @given(SOME, st.sampled_from([1.0, 2.0]))
-def test_of_programs_at_one_batch_a_target_takes_what_their_plan_takes(some: list[Estimate], curve: float) -> None:
+def test_of_programs_at_one_batch_a_target_takes_what_their_plan_takes(
+    some: list[TargetEstimate], curve: float
+) -> None:
     """Whatever their intervals: data parallelism lost to a hybrid with which it is tied only where costs are low."""
     one_batch = [replace(one.contender, global_batch=64) for one in some]
     every = [estimate(one, training(1000.0, curve)) for one in one_batch]
@@ -137,14 +139,14 @@ def test_of_programs_at_one_batch_a_target_takes_what_their_plan_takes(some: lis
 
 
 @given(SOME, st.sampled_from(["time", "cost", "throughput"]))
-def test_what_is_chosen_may_be_as_good_as_the_best(some: list[Estimate], goal: Goal) -> None:
+def test_what_is_chosen_may_be_as_good_as_the_best(some: list[TargetEstimate], goal: Goal) -> None:
     best = min(some, key=lambda one: one.value(goal))
     chosen = choose_estimate(some, goal)
     assert chosen is best or is_tied(chosen, best, goal) or chosen.value(goal) == pytest.approx(best.value(goal))
 
 
 @given(SOME)
-def test_nothing_beats_a_member_of_the_front_and_something_beats_the_rest(some: list[Estimate]) -> None:
+def test_nothing_beats_a_member_of_the_front_and_something_beats_the_rest(some: list[TargetEstimate]) -> None:
     front = time_cost_front(some)
     for one in some:
         better = [
@@ -158,7 +160,7 @@ def test_nothing_beats_a_member_of_the_front_and_something_beats_the_rest(some: 
         assert bool(better) != bool(same)
 
 
-def _figures(one: Estimate) -> tuple[float, float]:
+def _figures(one: TargetEstimate) -> tuple[float, float]:
     return one.value("time"), one.value("cost")
 
 

@@ -17,7 +17,7 @@ from trimaran.cli import app
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.prices import parse_price
 from trimaran.planner.pins import Pins
-from trimaran.planner.target_estimates import Estimate, choose_within
+from trimaran.planner.target_estimates import TargetEstimate, choose_within
 from trimaran.planning.answer.documents import plan_document
 from trimaran.planning.answer.results import Planned
 from trimaran.planning.plan import make_plan, obtain_plan
@@ -197,11 +197,13 @@ def test_nothing_within_the_limits_is_said_first() -> None:
     assert text_of(document)[0].startswith("Nothing is within 0.1 days")
 
 
-def estimates() -> list[Estimate]:
+def estimates() -> list[TargetEstimate]:
     from tests.unit.planner.target.estimates import contender
 
     figures = [(8, 100.0, 10.0), (16, 60.0, 12.0), (32, 40.0, 20.0)]
-    return [Estimate(contender=contender(devices=count), time_s=time_s, cost=cost) for count, time_s, cost in figures]
+    return [
+        TargetEstimate(contender=contender(devices=count), time_s=time_s, cost=cost) for count, time_s, cost in figures
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,13 @@ from trimaran.machine.types import Bandwidth, Peak
 from trimaran.pricing.analytical.huggingface_config import shape_of_configuration
 from trimaran.pricing.analytical.layers import PassWork, Product, backward, layer_forward, parameter_count
 from trimaran.pricing.analytical.shapes import gpt_shape
-from trimaran.pricing.analytical.step_time import Program, head_forward, least_seconds, step_constants, transformer_step
+from trimaran.pricing.analytical.step_time import (
+    TransformerProgram,
+    head_forward,
+    least_seconds,
+    step_constants,
+    transformer_step,
+)
 from trimaran.program.strategy import Degrees
 
 SHAPE = gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=51200)
@@ -48,11 +54,11 @@ def link(op: str, nbytes: float, members: int, near: int) -> float:
     return nbytes * factor / 1e11
 
 
-def seconds(degrees: Degrees, program: Program | None = None, constants: object = CONSTANTS) -> object:
+def seconds(degrees: Degrees, program: TransformerProgram | None = None, constants: object = CONSTANTS) -> object:
     return transformer_step(
         SHAPE,
         degrees,
-        program or Program(),
+        program or TransformerProgram(),
         device=DEVICE,
         exchange=link,
         constants=constants,  # type: ignore[arg-type]
@@ -72,7 +78,7 @@ def test_layers_computed_again_add_a_third() -> None:
         transformer_step(
             SHAPE,
             builders.degrees(microbatch=4, recomputed=recomputed),
-            Program(attention="math"),
+            TransformerProgram(attention="math"),
             device=DEVICE,
             exchange=link,
             constants=CONSTANTS,
@@ -100,7 +106,7 @@ def test_a_bubble_is_the_other_stages_passes_over_chunks() -> None:
 def test_sends_may_have_a_rate_of_their_own() -> None:
     """A pipeline of 2 and one microbatch waits for 1.5 sends there and back: at 1 GB/s for 99 parts of 100 more."""
     slow, fast = (
-        seconds(builders.degrees(pipeline=2), Program(send_bytes_per_s=rate)).seconds  # type: ignore[attr-defined]
+        seconds(builders.degrees(pipeline=2), TransformerProgram(send_bytes_per_s=rate)).seconds  # type: ignore[attr-defined]
         for rate in (1e9, 1e11)
     )
     assert slow - fast == pytest.approx(1.5 * 2 * 1024 * 1024 * 2 * 0.99 / 1e9, rel=1e-9)
@@ -114,7 +120,7 @@ def test_tensor_ranks_exchange_four_times_a_layer() -> None:
 
 def test_replicas_that_do_not_overlap_wait_for_all_gradients() -> None:
     """Two bytes a parameter, 2 · 1/2 of them on the link."""
-    step = seconds(builders.degrees(data=2), Program(overlaps=False, gradient_bytes=2))
+    step = seconds(builders.degrees(data=2), TransformerProgram(overlaps=False, gradient_bytes=2))
     assert step.data_s == pytest.approx(parameter_count(SHAPE) * 2 / 1e11, rel=1e-9)  # type: ignore[attr-defined]
 
 
@@ -133,7 +139,7 @@ def test_a_host_that_is_slower_than_the_device_decides() -> None:
 def test_a_softmax_of_many_kernels_costs_the_host_more() -> None:
     """16 heads on 8 ranks: two heads do not fill a block of four rows, those of two sequences do. 8 layers of 5 ms."""
     slow = replace(CONSTANTS, host_layer_s=30e-3, host_softmax_s=5e-3, sharpness=32.0, tensor_exposed=0.0)
-    program = Program(attention="math", tensor_overlaps=True)
+    program = TransformerProgram(attention="math", tensor_overlaps=True)
     apart, together = (
         seconds(builders.degrees(tensor=8, microbatch=microbatch), program, slow).seconds  # type: ignore[attr-defined]
         for microbatch in (1, 2)
@@ -146,7 +152,9 @@ def test_odd_rows_of_a_vocabulary_slow_the_head() -> None:
     slow = replace(CONSTANTS, odd_share=0.25)
     odd = replace(SHAPE, vocabulary=50257)
     aligned, misaligned = (
-        transformer_step(odd, builders.degrees(), Program(), device=DEVICE, exchange=link, constants=constants).seconds
+        transformer_step(
+            odd, builders.degrees(), TransformerProgram(), device=DEVICE, exchange=link, constants=constants
+        ).seconds
         for constants in (replace(slow, odd_share=1.0), slow)
     )
     products = 3 * 2 * 1024 * 50257 * 1024 / 1e14
@@ -165,7 +173,7 @@ def test_gradients_of_microbatches_are_added_up() -> None:
 
 def test_sharded_gradients_are_scattered_for_each_microbatch() -> None:
     """Nothing overlaps: 4 scatters of 4 bytes and a gather of 2, where the optimizer alone needs one scatter."""
-    program = Program(overlaps=False)
+    program = TransformerProgram(overlaps=False)
     optimizer, gradients = (
         seconds(builders.degrees(data=2, microbatches=4, sharding=sharding), program).data_s  # type: ignore[attr-defined]
         for sharding in ("optimizer", "gradients")
@@ -178,7 +186,7 @@ def test_sharded_gradients_are_scattered_for_each_microbatch() -> None:
 def test_experts_are_summed_over_the_ranks_that_hold_the_same_ones() -> None:
     """8 experts of 2 · 2h · h elements and their biases in 8 layers: on 8 ranks nobody shares one, on 2 four do."""
     shape = replace(SHAPE, experts=builders.experts(count=8, active=2, ffn=2048))
-    program = Program(overlaps=False, gradient_bytes=2)
+    program = TransformerProgram(overlaps=False, gradient_bytes=2)
     apart, shared = (
         transformer_step(
             shape,
@@ -198,13 +206,13 @@ def test_experts_are_summed_over_the_ranks_that_hold_the_same_ones() -> None:
 def test_no_strategy_of_the_same_degrees_is_faster_than_their_bound(chunks: int) -> None:
     degrees = builders.degrees(pipeline=4, chunks=chunks, tensor=2, microbatches=8, data=2)
     bound = least_seconds(
-        SHAPE, degrees, Program(), device=find_device("a100-80gb"), exchange=link, constants=step_constants()
+        SHAPE, degrees, TransformerProgram(), device=find_device("a100-80gb"), exchange=link, constants=step_constants()
     )
     for parts in ((), (2,) * 4 if chunks == 1 else (1,) * 8, (3, 2, 2, 1) if chunks == 1 else (2, 1, 1, 1, 1, 1, 1, 0)):
         step = transformer_step(
             SHAPE,
             replace(degrees, segment_layers=parts),
-            Program(),
+            TransformerProgram(),
             device=find_device("a100-80gb"),
             exchange=link,
             constants=step_constants(),
@@ -285,7 +293,7 @@ def test_ranks_wait_for_the_slowest_of_them_the_more_there_are() -> None:
 
 def test_sharded_parameters_are_gathered_layer_by_layer_while_others_compute() -> None:
     """Short exchanges: the first gather and the last scatter are waited for, of nine units; a share of the rest."""
-    program = Program(gradient_bytes=2)
+    program = TransformerProgram(gradient_bytes=2)
     free = seconds(builders.degrees(data=8, microbatch=64, sharding="parameters"), program)
     shared = seconds(
         builders.degrees(data=8, microbatch=64, sharding="parameters"),
@@ -300,7 +308,7 @@ def test_sharded_parameters_are_gathered_layer_by_layer_while_others_compute() -
 def test_parameters_that_are_flattened_are_copied_for_each_microbatch() -> None:
     copied = replace(CONSTANTS, sharded_bytes=16.0)
     degrees = builders.degrees(data=8, microbatch=64, microbatches=3, sharding="parameters")
-    kept, flat = (seconds(degrees, Program(tuned=tuned), copied).data_s for tuned in (True, False))  # type: ignore[attr-defined]
+    kept, flat = (seconds(degrees, TransformerProgram(tuned=tuned), copied).data_s for tuned in (True, False))  # type: ignore[attr-defined]
     assert flat - kept == pytest.approx(3 * parameter_count(SHAPE) * 16 / 1e12, rel=1e-9)
 
 
@@ -308,7 +316,7 @@ def test_pytorch_ends_a_repeated_forward_before_its_last_product() -> None:
     """The second product of the feed-forward network, 8 h^2 of 24 h^2 a token, is not repeated."""
     degrees = builders.degrees(microbatch=4, recomputed=frozenset({"layers"}))
     whole, early = (
-        seconds(degrees, Program(attention="math", stops_early=stops)).seconds  # type: ignore[attr-defined]
+        seconds(degrees, TransformerProgram(attention="math", stops_early=stops)).seconds  # type: ignore[attr-defined]
         for stops in (False, True)
     )
     assert whole - early == pytest.approx(8 * 4096 * 8 * 1024**2 / 1e14, rel=1e-9)
@@ -320,7 +328,7 @@ def test_tokens_go_once_to_a_node_however_many_of_its_experts_they_visit() -> No
     degrees = builders.degrees(data=16, expert=16, expert_tensor=1)
     each, once = (
         transformer_step(
-            shape, degrees, Program(once_a_node=node), device=DEVICE, exchange=link, constants=CONSTANTS
+            shape, degrees, TransformerProgram(once_a_node=node), device=DEVICE, exchange=link, constants=CONSTANTS
         ).tensor_s
         for node in (0, 8)
     )
@@ -329,7 +337,9 @@ def test_tokens_go_once_to_a_node_however_many_of_its_experts_they_visit() -> No
 
 def test_eight_bits_shorten_products_of_layers_but_not_the_head() -> None:
     fast = replace(CONSTANTS, eight_bit_share=1.0)
-    full, half = (seconds(builders.degrees(), Program(precision=precision), fast) for precision in ("bf16", "fp8"))
+    full, half = (
+        seconds(builders.degrees(), TransformerProgram(precision=precision), fast) for precision in ("bf16", "fp8")
+    )
     products = 3 * 8 * layer_forward(SHAPE, builders.degrees(), attention="flash2", layer=0).products / 1e14
     assert full.seconds - half.seconds == pytest.approx(products / 2, rel=1e-9)  # type: ignore[attr-defined]
 

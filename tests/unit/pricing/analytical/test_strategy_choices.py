@@ -9,16 +9,24 @@ from tests.unit.pricing.analytical.test_step_time import CONSTANTS, DEVICE, SHAP
 
 from trimaran.pricing.analytical.layers import backward, layer_forward, parameter_count
 from trimaran.pricing.analytical.memory import host_bytes, overlap_bytes, rank_memory
-from trimaran.pricing.analytical.step_time import Program, TransformerStep, least_seconds, transformer_step
+from trimaran.pricing.analytical.step_time import TransformerProgram, TransformerStep, least_seconds, transformer_step
 from trimaran.program.strategy import Degrees, Recomputed
 
 EXPERTS = replace(SHAPE, experts=builders.experts(count=8, active=2, ffn=4096))
 TOKENS = 1024
 
 
-def step(degrees: Degrees, shape: Any = SHAPE, program: Program | None = None, **changes: Any) -> TransformerStep:
+def step(
+    degrees: Degrees, shape: Any = SHAPE, program: TransformerProgram | None = None, **changes: Any
+) -> TransformerStep:
     return transformer_step(
-        shape, degrees, program or Program(overlaps=False), device=DEVICE, exchange=link, constants=CONSTANTS, **changes
+        shape,
+        degrees,
+        program or TransformerProgram(overlaps=False),
+        device=DEVICE,
+        exchange=link,
+        constants=CONSTANTS,
+        **changes,
     )
 
 
@@ -41,7 +49,7 @@ def test_each_recomputed_part_takes_time_and_saves_memory(kind: Recomputed) -> N
     plain, again = Degrees(), Degrees(recomputed=frozenset({kind}))
     moved = replace(CONSTANTS, traffic=1.0)
     seconds = [
-        transformer_step(SHAPE, each, Program(), device=DEVICE, exchange=link, constants=moved).compute_s
+        transformer_step(SHAPE, each, TransformerProgram(), device=DEVICE, exchange=link, constants=moved).compute_s
         for each in (plain, again)
     ]
     # 4 s h / 2 FLOP of fused attention; 8 h, 4 · 4 h bytes; 16 h² FLOP and those bytes.
@@ -93,7 +101,7 @@ def test_heads_are_exchanged_there_and_back() -> None:
 def test_overlap_of_tensor_ranks_takes_buffers_and_leaves_a_share() -> None:
     asked, refused = Degrees(tp=4, tensor_overlap=True), Degrees(tp=4, tensor_overlap=False)
     assert step(asked).tensor_s == pytest.approx(step(refused).tensor_s * CONSTANTS.tensor_exposed, rel=1e-9)
-    unsaid = step(Degrees(tp=4), program=Program(tensor_overlaps=True)).tensor_s
+    unsaid = step(Degrees(tp=4), program=TransformerProgram(tensor_overlaps=True)).tensor_s
     assert step(asked).tensor_s == unsaid
     assert rank_memory(SHAPE, asked).peak - rank_memory(SHAPE, refused).peak == overlap_bytes(SHAPE, asked)
     assert overlap_bytes(SHAPE, asked) == 10 * TOKENS * 1024 * 2
@@ -176,5 +184,7 @@ def test_no_choice_is_faster_than_the_bound_of_its_degrees() -> None:
         {"chunks": 2, "schedule": "interleaved"},
     ]
     for choice in choices:
-        bound = least_seconds(SHAPE, base, Program(), device=DEVICE, exchange=link, constants=CONSTANTS, filling=0.0)
+        bound = least_seconds(
+            SHAPE, base, TransformerProgram(), device=DEVICE, exchange=link, constants=CONSTANTS, filling=0.0
+        )
         assert step(replace(base, **choice)).seconds >= bound

@@ -7,8 +7,8 @@ from trimaran.graph.types import Phase
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.kernels.corrections import (
     Correction,
+    KernelProfile,
     MeasuredStep,
-    Profile,
     correction_from_profile,
     correction_from_steps,
     step_seconds,
@@ -97,14 +97,14 @@ def test_a_profile_corrects_each_kind_by_itself() -> None:
     """Convolutions take twice what is modelled, products half; what the profile has not is moved as the sum is."""
     modelled = {WorkKind.CONVOLUTION: 0.010, WorkKind.PRODUCT: 0.010, WorkKind.POOLING: 0.001}
     seen = {WorkKind.CONVOLUTION: 0.020, WorkKind.PRODUCT: 0.005}
-    profile = Profile(kinds_s=seen, step_s=0.026, steps=3, source="a file")
+    profile = KernelProfile(kinds_s=seen, step_s=0.026, steps=3, source="a file")
     found = correction_from_profile(profile, modelled, host_s=0.001)
     assert found.kinds == {WorkKind.CONVOLUTION: pytest.approx(2.0), WorkKind.PRODUCT: pytest.approx(0.5)}
     assert (found.others, found.host) == (pytest.approx(1.25), 1.0)
 
 
 def test_a_profile_of_something_else_is_refused() -> None:
-    profile = Profile(kinds_s={WorkKind.RECURRENT: 0.1}, step_s=0.1, steps=1, source="a file")
+    profile = KernelProfile(kinds_s={WorkKind.RECURRENT: 0.1}, step_s=0.1, steps=1, source="a file")
     with raises("correction.no-common-kernels"):
         correction_from_profile(profile, kind_seconds(STEP, estimate_step(STEP, find_device("v100"), PYTORCH)), 0.0)
 

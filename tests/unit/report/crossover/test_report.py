@@ -13,8 +13,8 @@ from trimaran.report.crossover import (
     Crossover,
     Row,
     Sensitivity,
+    TrainingWay,
     UsedCurve,
-    Way,
     Worker,
     crossover_document,
     print_crossover,
@@ -33,8 +33,8 @@ WORKER = Worker(
 
 
 def row(devices: int, speedup: float) -> Row:
-    data = Way(devices=devices, width=1, local_batch=8, step_s=0.05, alone_s=0.04, need=4.0)
-    hybrid = Way(devices=devices, width=2, local_batch=16, step_s=0.06, alone_s=0.05, need=4.0)
+    data = TrainingWay(devices=devices, width=1, local_batch=8, step_s=0.05, alone_s=0.04, need=4.0)
+    hybrid = TrainingWay(devices=devices, width=2, local_batch=16, step_s=0.06, alone_s=0.05, need=4.0)
     return Row(
         devices=devices,
         data=data,

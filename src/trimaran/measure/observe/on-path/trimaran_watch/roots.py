@@ -27,7 +27,7 @@ _thread = threading.get_ident
 _compiling = torch.compiler.is_compiling
 
 
-class Seen:
+class HookedObjects:
     """The objects that the hooks met.
 
     Attributes:
@@ -62,7 +62,7 @@ class Seen:
         self.each_forward: Callable[[], None] | None = None
 
 
-SEEN = Seen()
+SEEN = HookedObjects()
 
 # `Module.__call__` as it was, while a wrapper is in its place.
 _plain_call: list[Function] = []

@@ -1,29 +1,27 @@
-"""The clock of an exchange during the backward: one stream computes, the other runs calls one after another.
+"""Calls of collectives that exchange gradients during a backward: which gradients go into which call, and when it runs.
 
     compute   ├────── backward, slower while a call runs ──────┤
     calls          ├─ 1 ─┤├──── 2 ────┤      ├─ 3 ─┤    ├──── 4 ────┤
                                                        exposed: ├───┤
 
-A call starts when its gradients are complete and the call before it has ended. All calls that slow the backward up to
-then are known before it starts, so one pass over the calls in order is exact: the event engine gives the same for such
-a program.
-
-Which gradients go into which call of a collective, and when.
-
 There are three methods. Buckets are filled to a size in the order in which gradients are complete. Cycles take at every
-tick what is complete by then. And a flat buffer takes everything, after the backward.
+tick what is complete by then. And a flat buffer takes everything, after the backward. The calls are tasks of the
+engine: each waits for a mark in the backward, where its gradients are complete, and for the call before it.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
-from trimaran.pricing.exchange.frameworks import Recipe
+from trimaran.pricing.exchange.frameworks import ExchangeRecipe
+from trimaran.pricing.types import Interference
+from trimaran.simulator.engine import Engine, Resources
+from trimaran.simulator.tasks import Tasks, wait
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class GradientCall:
     """One call of a collective.
 
     Attributes:
@@ -45,90 +43,25 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """When a call ran, from the start of the backward [s]."""
-
-    start_s: float
-    end_s: float
-
-
-@dataclass(slots=True)
-class BackwardClock:
-    """Converts between wall time and progress of the backward, given the calls so far.
-
-    Attributes:
-        backward_s: all of it, undisturbed [s]
-        interference: factor on the time of compute while bytes flow
-        free_s: when the last call ends [s]
-
-    Example:
-        >>> clock = BackwardClock(backward_s=2.0, interference=1.25)
-        >>> clock.call(0.0, Call(0.0, 0.0, 1.0))
-        Span(start_s=0.0, end_s=1.0)
-        >>> clock.wall(1.0)  # 0.8 done by the end of the call, 0.2 after it
-        1.2
-    """
-
-    backward_s: float
-    interference: float
-    free_s: float = 0.0
-    _flows: list[tuple[float, float]] = field(default_factory=list)
-    _place: int = 0
-    _wall_s: float = 0.0
-    _done_s: float = 0.0
-
-    def call(self, ready_wall_s: float, call: Call) -> Span:
-        """Run a call as early as may be.
-
-        Args:
-            ready_wall_s: when its gradients are complete, on the wall [s]
-            call: what it takes
-        """
-        start_s = max(ready_wall_s, self.free_s)
-        self.free_s = start_s + call.seconds
-        if call.flow_s:
-            self._flows.append((start_s + call.latency_s, self.free_s))
-        return Span(start_s, self.free_s)
-
-    def wall(self, done_s: float) -> float:
-        """Wall time at which a part of the backward is done, or so long after its end [s]. Asked in ascending order."""
-        after_s = max(0.0, done_s - self.backward_s)
-        left_s = done_s - after_s - self._done_s
-        self._done_s += max(0.0, left_s)
-        while left_s > 0.0 and self._place < len(self._flows):
-            start_s, end_s = self._flows[self._place]
-            flowing = self._wall_s >= start_s
-            slowdown, border_s = (self.interference, end_s) if flowing else (1.0, start_s)
-            if self._wall_s + left_s * slowdown <= border_s:
-                self._wall_s += left_s * slowdown
-                return self._wall_s + after_s
-            left_s -= (border_s - self._wall_s) / slowdown
-            self._wall_s = border_s
-            self._place += flowing
-        self._wall_s += max(0.0, left_s)
-        return self._wall_s + after_s
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanged:
+class GradientExchange:
     """Times of the backward and the calls.
 
     Attributes:
         calls: in the order in which they ran
-        spans: of each call, from the start of the backward
+        ends_s: end of each call, from the start of the backward [s]
         backward_s: the backward, with the delays by calls [s]
         busy_s: of the busiest link or owner, where calls run at the same time; None: they follow one another [s]
     """
 
-    calls: tuple[Call, ...]
-    spans: tuple[Span, ...]
+    calls: tuple[GradientCall, ...]
+    ends_s: tuple[float, ...]
     backward_s: float
     busy_s: float | None = None
 
     @property
     def end_s(self) -> float:
         """When everything is exchanged and the backward is over [s]."""
-        return max([self.backward_s, *(span.end_s for span in self.spans[-1:])])
+        return max([self.backward_s, *self.ends_s[-1:]])
 
     @property
     def communication_s(self) -> float:
@@ -141,7 +74,7 @@ class Exchanged:
         return self.end_s - self.backward_s
 
 
-def run_calls(calls: Sequence[Call], *, backward_s: float, interference: float) -> Exchanged:
+def run_calls(calls: Sequence[GradientCall], *, backward_s: float, interference: float) -> GradientExchange:
     """Run calls in order during a backward.
 
     Args:
@@ -150,16 +83,33 @@ def run_calls(calls: Sequence[Call], *, backward_s: float, interference: float) 
         interference: factor on the time of compute while bytes flow
 
     Example:
-        >>> run_calls([Call(1.0, 0.0, 0.5), Call(2.0, 0.0, 1.0)], backward_s=2.0, interference=1.0).exposed_s
+        >>> run_calls([GradientCall(1.0, 0.0, 0.5), GradientCall(2.0, 0.0, 1.0)], backward_s=2.0,
+        ...           interference=1.0).exposed_s
         1.0
+        >>> run_calls([GradientCall(0.0, 0.0, 1.0)], backward_s=1.0, interference=1.25).backward_s  # 0.8 by 1 s
+        1.2
     """
-    clock = BackwardClock(backward_s=backward_s, interference=interference)
-    spans = []
+    tasks = Tasks(identifiers=(), first=(), number=[], members=[])
+    backward = tasks.add(0, work_s=backward_s, lane=0)
+    marks: list[tuple[float, list[int]]] = []
+    transfers: list[int] = []
     latest_s = 0.0
-    for call in calls:
+    for place, call in enumerate(calls):
         latest_s = max(latest_s, call.ready_s)
-        spans.append(clock.call(clock.wall(latest_s), call))
-    return Exchanged(tuple(calls), tuple(spans), clock.wall(backward_s))
+        # A tick may come after the backward.
+        tick = tasks.add(place, work_s=max(0.0, latest_s - backward_s), lane=-1)
+        transfer = tasks.add(place, work_s=call.flow_s, lane=-1)
+        tasks.latency_s[transfer], tasks.flow[transfer] = call.latency_s, ((0,), ())
+        tasks.waits[tick] += 1
+        marks.append((min(1.0, latest_s / backward_s) if backward_s else 1.0, [tick]))
+        for earlier in (tick, *transfers[-1:]):
+            wait(tasks, transfer, earlier)
+        transfers.append(transfer)
+    tasks.marks[backward] = marks[::-1]
+    engine = Engine(tasks, Resources(ranks=1, links=0, interference=Interference(compute=interference)))
+    engine.run()
+    ends_s = tuple(engine.end_s[transfer] for transfer in transfers)
+    return GradientExchange(tuple(calls), ends_s, engine.end_s[backward])
 
 
 Price = Callable[[int], tuple[float, float]]
@@ -167,7 +117,7 @@ Price = Callable[[int], tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyGradient:
     """A gradient to exchange.
 
     Attributes:
@@ -181,7 +131,9 @@ class Ready:
     ready_s: float
 
 
-def exchange_calls(gradients: Sequence[Ready], recipe: Recipe, price: Price, *, backward_s: float) -> Exchanged:
+def exchange_calls(
+    gradients: Sequence[ReadyGradient], recipe: ExchangeRecipe, price: Price, *, backward_s: float
+) -> GradientExchange:
     """Run a framework's calls during a backward.
 
     Args:
@@ -191,15 +143,15 @@ def exchange_calls(gradients: Sequence[Ready], recipe: Recipe, price: Price, *, 
         backward_s: undisturbed [s]
 
     Example:
-        >>> gradients = [Ready(0, 8, 1.0), Ready(1, 8, 2.0), Ready(2, 8, 3.0)]
-        >>> recipe = Recipe(name="two", bucket_bytes=16, call_s=0.0, interference=1.0, source="example")
+        >>> gradients = [ReadyGradient(0, 8, 1.0), ReadyGradient(1, 8, 2.0), ReadyGradient(2, 8, 3.0)]
+        >>> recipe = ExchangeRecipe(name="two", bucket_bytes=16, call_s=0.0, interference=1.0, source="example")
         >>> done = exchange_calls(gradients, recipe, lambda nbytes: (0.0, nbytes / 16), backward_s=3.0)
-        >>> [(span.start_s, span.end_s) for span in done.spans]
-        [(2.0, 3.0), (3.0, 3.5)]
+        >>> done.ends_s
+        (3.0, 3.5)
     """
     cycle_s = recipe.cycle_s if recipe.overlaps else 0.0
 
-    def start_s(ready: Ready) -> float:
+    def start_s(ready: ReadyGradient) -> float:
         complete_s = min(ready.ready_s, backward_s) if recipe.overlaps else backward_s
         return math.ceil(complete_s / cycle_s) * cycle_s if cycle_s else complete_s
 
@@ -210,11 +162,11 @@ def exchange_calls(gradients: Sequence[Ready], recipe: Recipe, price: Price, *, 
         for group in fill_buckets(list(found), recipe):
             latency_s, flow_s = price(sum(ready.nbytes for ready in group))
             places = tuple(ready.gradient for ready in group)
-            calls.append(Call(max(map(start_s, group)), recipe.call_s + latency_s, flow_s, places))
+            calls.append(GradientCall(max(map(start_s, group)), recipe.call_s + latency_s, flow_s, places))
     return run_calls(calls, backward_s=backward_s, interference=recipe.interference)
 
 
-def fill_buckets(gradients: Sequence[Ready], recipe: Recipe) -> list[list[Ready]]:
+def fill_buckets(gradients: Sequence[ReadyGradient], recipe: ExchangeRecipe) -> list[list[ReadyGradient]]:
     """Gradients by call, in order. A call is full when it reaches its size or its number of tensors.
 
     Args:
@@ -222,13 +174,13 @@ def fill_buckets(gradients: Sequence[Ready], recipe: Recipe) -> list[list[Ready]
         recipe: of the framework
 
     Example:
-        >>> recipe = Recipe(name="example", first_bytes=4, bucket_bytes=16, source="example")
-        >>> gradients = [Ready(0, 8, 0.0), Ready(1, 8, 0.0), Ready(2, 8, 0.0), Ready(3, 8, 0.0)]
+        >>> recipe = ExchangeRecipe(name="example", first_bytes=4, bucket_bytes=16, source="example")
+        >>> gradients = [ReadyGradient(place, 8, 0.0) for place in range(4)]
         >>> [[ready.gradient for ready in bucket] for bucket in fill_buckets(gradients, recipe)]
         [[0], [1, 2], [3]]
     """
-    groups: list[list[Ready]] = []
-    group: list[Ready] = []
+    groups: list[list[ReadyGradient]] = []
+    group: list[ReadyGradient] = []
     nbytes = 0
     for ready in gradients:
         group.append(ready)
