@@ -222,6 +222,7 @@ def _attention_seconds(work: Work, alike_s: float, device: Device, software: Sof
     table = step_constants()
     late = software.year >= LATE_KERNELS
     share = table.attention_share if late else table.early_attention_share
+    share /= table.attention_factor(work.dims[3])
     if not late and device.architecture in NEW_UNITS:
         share *= table.ported_share
     peak = device.compute["bf16" if work.dtype == "bfloat16" else "fp16"].flops_per_s

@@ -14,15 +14,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
-from trimaran.pricing.analytical.programs import training_program
-from trimaran.pricing.analytical.shapes import LAYER_BIASES, NO_BIASES, Experts, TransformerShape
-from trimaran.program.strategy import Degrees, ZeroStage
+from trimaran.networks.published_decoders import find_published
+from trimaran.pricing.analytical.huggingface_config import shape_of_configuration
+from trimaran.pricing.analytical.layers import AttentionKernel
+from trimaran.pricing.analytical.programs import find_framework, training_program
+from trimaran.pricing.analytical.shapes import LAYER_BIASES, NO_BIASES, Experts, TransformerShape, decoder_of
+from trimaran.program.strategy import Degrees, Recomputed, ZeroStage
 from trimaran_studies.published.rows import figure, read_rows
 from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
 from trimaran_studies.validation.model_parallel import SEQUENCE_PARALLEL, TransformerRun, answer_of_run, count
@@ -32,7 +35,16 @@ FAMILY = "field"
 
 def field_rows() -> tuple[Row, ...]:
     """The runs that come with Trimaran."""
-    return read_rows(Path(str(resources.files("trimaran_studies.published") / "field_runs.csv")))
+    return _packaged("field_runs.csv")
+
+
+def trainer_rows() -> tuple[Row, ...]:
+    """Runs of trainers that are not NVIDIA's, in the layout of the others, with memory where it is published."""
+    return _packaged("trainers.csv")
+
+
+def _packaged(name: str) -> tuple[Row, ...]:
+    return read_rows(Path(str(resources.files("trimaran_studies.published") / name)))
 
 
 def answer_field(row: Row) -> Answer:
@@ -87,9 +99,19 @@ def field_run(row: Row) -> tuple[TransformerRun, Machine]:
     year += 0.5 if year == int(year) else 0.0
     precision = _precision(row)
     device = machine.node.device
+    words = _needed(row, "framework")
+    framework = find_framework(words)
     program = training_program(
-        _needed(row, "framework"), year, device=device, precision=precision, node_devices=machine.node.devices
+        framework.name if framework else "megatron",
+        year,
+        device=device,
+        precision=precision,
+        compiled="compile" in words,
+        node_devices=machine.node.devices,
     )
+    told_attention, frozen = fields.get("attention", ""), fields.get("trained", "") == "LoRA"
+    attention = next((kernel for kernel in get_args(AttentionKernel) if kernel == told_attention), program.attention)
+    program = replace(program, attention=attention, frozen=frozen)
     degrees = replace(degrees, sequence_parallel=degrees.tp > 1 and program.fused and year >= SEQUENCE_PARALLEL)
     return (
         TransformerRun(
@@ -100,6 +122,7 @@ def field_run(row: Row) -> tuple[TransformerRun, Machine]:
             machine=fields["cluster"],
             devices=degrees.devices,
             nodes=machine.nodes,
+            assumed=() if framework else ("framework",),
         ),
         machine,
     )
@@ -129,7 +152,10 @@ def _precision(row: Row) -> Precision:
 _DEGREE = re.compile(r"\b(tp|cp|pp|dp|ep|etp)(\d+)\b")
 _CHUNKS = re.compile(r"\((\d+) chunks?\)")
 _BATCHES = re.compile(r"\b(\d+) microbatch(?:es)? of (\d+)\b")
-_ZERO = re.compile(r"\bzero([0-3])\b")
+_ZERO = re.compile(r"\bzero([0-3])(?: in (\d+))?\b")
+
+
+_RECOMPUTED: Mapping[str, Recomputed] = {"recompute": "layers", "selective": "second_products"}
 
 
 def run_degrees(text: str) -> Degrees:
@@ -163,7 +189,8 @@ def run_degrees(text: str) -> Degrees:
         zero=stages[zero.group(1)] if zero else 0,
         microbatches=int(batches.group(1)),
         microbatch=int(batches.group(2)),
-        recomputed=frozenset({"layers"} if "recompute" in text else ()),
+        shard_ranks=int(zero.group(2)) if zero and zero.group(2) else None,
+        recomputed=frozenset(kind for word, kind in _RECOMPUTED.items() if word in text),
     )
 
 
@@ -186,8 +213,16 @@ def run_shape(row: Row) -> TransformerShape:
         InputError: a figure is missing, or the name is of no family that is known
     """
     model = _needed(row, "model").lower()
+    published = find_published(model)
+    if published is not None and not row.fields.get("layers"):
+        return shape_of_configuration(published.values, sequence=_size(row, "sequence")).shape
+    named = None if row.fields.get("layers") else decoder_of(model, _size(row, "sequence"))
+    if named is not None:
+        return named
     sizes = _Sizes(*(_size(row, name) for name in _Sizes._fields))
-    family = next((name for name in ("llama", "grok", "mistral", "mixtral", "qwen", "deepseek") if name in model), "")
+    family = next(
+        (name for name in ("llama", "grok", "mistral", "mixtral", "qwen", "deepseek", "internlm") if name in model), ""
+    )
     neox, nemotron, learned = "neox" in model, "nemotron" in model, model.startswith(("gpt", "opt", "bloom", "mt-nlg"))
     if not (family or nemotron or learned):
         raise InputError(

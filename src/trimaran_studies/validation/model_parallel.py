@@ -478,7 +478,14 @@ def _foundry(row: Row) -> TransformerProgram:
     # Its tables of H100 came half a year after those of A100. Its policy "PURE" sums gradients in 16 bits.
     year = 2023.5 if "h100" in row.fields.get("gpu", "").lower() else 2023.0
     return TransformerProgram(
-        framework="fsdp", precision=precision, fused=False, gradient_bytes=2, year=year, tuned=False, stops_early=True
+        framework="fsdp",
+        precision=precision,
+        attention="flash2",
+        fused=False,
+        gradient_bytes=2,
+        year=year,
+        tuned=False,
+        stops_early=True,
     )
 
 
@@ -571,7 +578,7 @@ def answer_of_run(row: Row, run: TransformerRun, machine: Machine) -> Answer:
     if "bigscience" in row.fields.get("source_repo", ""):
         # Its authors: an identical test is 40 % faster or slower on the same nodes at another time of the day.
         return Answer(row=row, predicted=predicted, low=predicted * 0.6, high=predicted * 2.0)
-    half = constants.half_width(step, run.shape, run.program, machine.node.device, not_said=run.assumed)
+    half = constants.half_width(run.shape, run.program, machine.node.device, not_said=run.assumed)
     return Answer(row=row, predicted=predicted, low=predicted / math.exp(half), high=predicted * math.exp(half))
 
 

@@ -56,7 +56,8 @@ def test_causal_attention_is_half_of_the_whole() -> None:
     assert half.flops == pytest.approx(whole.flops / 2)
     assert half.device_s == pytest.approx(whole.device_s / 2, rel=0.02)
     share = whole.flops / whole.device_s / H100.compute["bf16"].flops_per_s
-    assert share == pytest.approx(step_constants().attention_share, rel=0.02)
+    constants = step_constants()
+    assert share == pytest.approx(constants.attention_share / constants.attention_factor(4096), rel=0.02)
     back = price(attention(causal=True, backward=True))
     assert back.device_s == pytest.approx(2.5 * half.device_s, rel=0.02)
 

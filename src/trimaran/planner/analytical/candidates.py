@@ -511,7 +511,7 @@ class AnalyticalModel:
         fits, memory = self.admitted(strategy) if fitting is None else fitting
         shape, device = problem.shape, problem.machine.node.device
         step = self.step(strategy) if step is None else step
-        spread = math.exp(constants.half_width(step, shape, problem.program, device, not_said=problem.not_said))
+        spread = math.exp(constants.half_width(shape, problem.program, device, not_said=problem.not_said))
         times = [step.seconds, *(model.step(strategy).seconds for model in self._ends)]
         sequences = strategy.dp * strategy.microbatch * strategy.microbatches
         return AnalyticalCandidate(

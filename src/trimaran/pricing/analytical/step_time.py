@@ -61,6 +61,7 @@ from trimaran.pricing.analytical.layers import (
     Operation,
     PassWork,
     Product,
+    attended_tokens,
     backward,
     elements,
     expert_elements,
@@ -138,7 +139,9 @@ class StepConstants:
         expert_start: elements of a sum of an expert's product that would be added up while a tile starts
         product_share: rate of the products of training, as a share of `large_products` [0..1]
         eight_bit_share: the same in 8 bits, quantization included [0..1]
-        attention_share: share of peak in 16 bits that fused attention reaches [0..1]
+        attention_share: share of peak in 16 bits that fused attention reaches over infinitely many tokens [0..1]
+        attention_length: tokens to attend to over which it reaches half of that
+        cudnn_share: the same of the kernel that Transformer Engine has of cuDNN [0..1]
         early_attention_share: the same of kernels before 2024 [0..1]
         unfused_attention_share: the same of batched products [0..1]
         traffic: bytes that elementwise work moves in fused kernels, as a multiple of the counted ones
@@ -171,6 +174,8 @@ class StepConstants:
     product_share: float
     eight_bit_share: float
     attention_share: float
+    attention_length: float
+    cudnn_share: float
     early_attention_share: float
     unfused_attention_share: float
     traffic: float
@@ -220,6 +225,17 @@ class StepConstants:
         """Rate of products; their starts come on top. The maker of a device has its own framework ready [FLOP/s]."""
         return peak_of(device) * self.share(precision, device) * (1.0 if tuned else self.ripeness(device, year))
 
+    def attention_factor(self, tokens: float) -> float:
+        """How many times as long fused attention takes as at its rate over infinitely many tokens.
+
+        A block of queries starts and ends once, however many keys it passes: the rate over `s` tokens is
+        `s / (s + attention_length)` of the largest.
+
+        Args:
+            tokens: that a token attends to, twice their mean under a causal mask
+        """
+        return 1.0 + self.attention_length / tokens
+
     def sum_seconds(self, elements: float, device: Device) -> float:
         """Time to add gradients of parameters to those of the microbatches before [s]."""
         return elements * self.sum_bytes / device.sustained_bytes_per_s
@@ -231,7 +247,6 @@ class StepConstants:
 
     def half_width(
         self,
-        step: "TransformerStep",
         shape: TransformerShape,
         program: "TransformerProgram",
         device: Device,
@@ -241,39 +256,37 @@ class StepConstants:
         """Half of the 90 % interval of a step, as a logarithm: the root of the sum of squares of what is not known.
 
             base        of every step, whatever is known
-            exchange    times the share of the step that waits for exchanges and for other stages
             experts     of networks with experts: their balance, and how kernels of a release send tokens
-            framework   of one that no figure was fitted on
+            software    whose kernels are not of the device's maker, or that no figure was fitted on
             device      of an architecture that no figure was fitted on
             cell        for each fact that nobody said and that had to be assumed
 
-        Each is the width that steps ask for whose model, source or device was left out of the fit, by their mean
-        interval score (Gneiting & Raftery, 2007).
+        Each is the width that steps ask for whose source or device was left out of the fit, by their mean interval
+        score (Gneiting & Raftery, 2007): whoever asks is another source.
 
         Args:
-            step: by part
             shape: the network
             program: that trains it
             device: of each rank
             not_said: what had to be assumed
 
         Example:
-            Three quarters of the step compute, and one fact is assumed: 0.1, 0.4 / 4 and 0.2.
+            One fact is assumed: 0.1 and 0.2.
 
             >>> from dataclasses import replace
             >>> from trimaran.machine.catalog import find_device
             >>> from trimaran.pricing.analytical.shapes import gpt_shape
-            >>> widths = {"base": 0.1, "exchange": 0.4, "experts": 1.0, "framework": 1.0, "device": 1.0, "cell": 0.2}
+            >>> widths = {"base": 0.1, "experts": 1.0, "software": 1.0, "device": 1.0, "cell": 0.2}
             >>> constants = replace(step_constants(), widths=widths)
-            >>> step = TransformerStep(compute_s=3.0, tensor_s=1.0, bubble_s=0.0, data_s=0.0, update_s=0.0)
             >>> program, shape = TransformerProgram(framework="nemo"), gpt_shape(layers=1, hidden=512, heads=8)
-            >>> round(constants.half_width(step, shape, program, find_device("h100"), not_said=["year"]), 4)
-            0.2449
+            >>> round(constants.half_width(shape, program, find_device("h100"), not_said=["year"]), 4)
+            0.2236
         """
         widths = self.widths
-        parts = [widths["base"], widths["exchange"] * step.waited, *[widths["cell"]] * len(not_said)]
+        parts = [widths["base"], *[widths["cell"]] * len(not_said)]
         parts += [widths["experts"]] if shape.experts is not None else []
-        parts += [widths["framework"]] if program.framework not in self.fitted["frameworks"] else []
+        known = program.tuned and program.framework in self.fitted["frameworks"]
+        parts += [] if known else [widths["software"]]
         parts += [widths["device"]] if device.generation not in self.fitted["architectures"] else []
         return math.hypot(*parts)
 
@@ -324,7 +337,8 @@ class StepConstants:
     ) -> float:
         """Time of a device's kernels, back to back [s]."""
         peak = peak_of(device)
-        attention = self.attention_share if year >= LATE_KERNELS else self.early_attention_share
+        late = self.cudnn_share if kernel == "cudnn" else self.attention_share
+        attention = late if year >= LATE_KERNELS else self.early_attention_share
         if kernel == "math":
             attention = self.unfused_attention_share
         elif kernel not in NATIVE and device.generation in NEW_UNITS:
@@ -1056,11 +1070,6 @@ class TransformerStep:
         parts = self.compute_s + self.tensor_s + self.bubble_s + self.send_s + self.data_s + self.update_s
         return parts + self.unequal_s + self.slowest_s
 
-    @property
-    def waited(self) -> float:
-        """Share of the step in which its slowest stage waits for exchanges and for other stages [0..1]."""
-        return (self.tensor_s + self.bubble_s + self.send_s + self.data_s) / self.seconds
-
 
 class StageStep(NamedTuple):
     """A stage in a step.
@@ -1589,10 +1598,10 @@ class _Kernels:
         self, table: Sequence[Operation], shape: TransformerShape, degrees: Degrees, layer: int, *, again: bool
     ) -> PassWork:
         """Forward and backward of the rows of a layer, and what is recomputed: all of it, or what degrees say."""
-        tokens, attention = (
-            tokens_of_rank(shape, degrees),
-            self.attention * _attention_work(shape, degrees, self.program, layer),
-        )
+        tokens = tokens_of_rank(shape, degrees)
+        attention = self.attention * _attention_work(shape, degrees, self.program, layer)
+        if self.program.attention != "math" and not shape.is_linear(layer):
+            attention *= self.constants.attention_factor(attended_tokens(shape, layer))
         forward = work(table, tokens)
         repeated = recomputed_work(table, tokens, degrees.recomputed)
         if again:

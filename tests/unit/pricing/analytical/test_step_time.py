@@ -8,7 +8,14 @@ from tests import builders
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Bandwidth, Peak
 from trimaran.pricing.analytical.huggingface_config import shape_of_configuration
-from trimaran.pricing.analytical.layers import PassWork, Product, backward, layer_forward, parameter_count
+from trimaran.pricing.analytical.layers import (
+    AttentionKernel,
+    PassWork,
+    Product,
+    backward,
+    layer_forward,
+    parameter_count,
+)
 from trimaran.pricing.analytical.shapes import gpt_shape
 from trimaran.pricing.analytical.step_time import (
     TransformerProgram,
@@ -28,7 +35,9 @@ DEVICE = replace(
 CONSTANTS = replace(
     step_constants(),
     large_products={"ampere": 1.0},
-    **dict.fromkeys(("product_share", "attention_share", "early_attention_share", "unfused_attention_share"), 1.0),
+    **dict.fromkeys(("product_share", "attention_share", "cudnn_share"), 1.0),
+    **dict.fromkeys(("early_attention_share", "unfused_attention_share"), 1.0),
+    attention_length=0.0,
     traffic=0.0,
     eager_traffic=0.0,
     host_layer_s=0.0,
@@ -71,6 +80,26 @@ def test_one_device_computes_six_flop_a_weight_and_token_and_its_attention() -> 
     weights = 8 * 12 * 1024**2 + 51200 * 1024
     flops = tokens * (6 * weights + 8 * 3.5 * 2 * 1024 * 1024)
     assert seconds(builders.degrees(microbatch=4)).seconds == pytest.approx(flops / 1e14, rel=1e-9)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("sequence", "factor"), [(1024, 2.0), (3072, 4 / 3)])
+def test_attention_over_few_tokens_is_slower(sequence: int, factor: float) -> None:
+    """4 s h / 2 forward, 3.5 times that in all; batched products know of no such start."""
+    shape = replace(SHAPE, sequence=sequence)
+
+    def found(length: float, attention: AttentionKernel) -> float:
+        return transformer_step(
+            shape,
+            builders.degrees(microbatch=4),
+            TransformerProgram(attention=attention),
+            device=DEVICE,
+            exchange=link,
+            constants=replace(CONSTANTS, attention_length=length),
+        ).seconds
+
+    work_s = 4 * sequence * 8 * 3.5 * 2 * sequence * 1024 / 1e14
+    assert found(1024.0, "flash3") - found(0.0, "flash3") == pytest.approx((factor - 1) * work_s, rel=1e-6)
+    assert found(1024.0, "math") == found(0.0, "math")
 
 
 def test_layers_computed_again_add_a_third() -> None:
