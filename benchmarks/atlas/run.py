@@ -18,7 +18,7 @@ from benchmarks.atlas.page import write_page  # noqa: E402
 from benchmarks.environment import describe_environment, write_document  # noqa: E402
 
 from trimaran.features.crossover.find import find_crossover  # noqa: E402
-from trimaran.report.crossover import crossover_document  # noqa: E402
+from trimaran.program.json_files import to_plain  # noqa: E402
 
 MACHINES = {
     "dgx1-v100-32gb": "fp32",
@@ -79,7 +79,7 @@ def main() -> None:
 
 def cell(network: str, machine: str) -> dict[str, Any]:
     """One network on one machine, with what the page shows."""
-    found = crossover_document(
+    found = to_plain(
         find_crossover(
             network,
             cluster=machine,

@@ -204,14 +204,14 @@ def _exchange(job: SurveyedJob, *, sync: Sync, against: Sync, title: str) -> Out
             sync=(against, sync),
             software="pytorch",
         )
-        steps = {row.step.sync: row.step.step for row in study.rows}
+        steps = {row.sync: row.step_time_s for row in study.rows}
         base, step = steps[against], steps[sync]
     except (TrimaranError, KeyError) as error:
         return cannot_be_asked(str(error))
-    gain = 1 - step.seconds / base.seconds
+    gain = 1 - step / base
     # Errors of the computation are the same on both sides, so the intervals of the two steps are not compared.
     answer: Answer = "worth it" if gain > _LEFT_OUT else "not worth it" if gain <= 0.0 else "undecided"
-    said = f"{format_seconds(step.seconds)}, {title} {format_seconds(base.seconds)}"
+    said = f"{format_seconds(step)}, {title} {format_seconds(base)}"
     if any(one.sync is None for one in study.faster):
         answer = "undecided"
         said += "; not sure, as it depends on constants that nobody has measured"
@@ -271,7 +271,7 @@ def _in_less_memory(job: SurveyedJob, *, policy: str, codec: str | None = None) 
         ).estimate
     except InfeasibleError as error:
         return Outcome(answer="does not fit", gain=None, said=str(error))
-    line = next(one for one in found.policies if one.name == policy)
+    line = found.policies[policy]
     if not line.fits:
         said = f"{format_bytes(found.budget_bytes)}, {_SHARE} of what a device needs without"
         return Outcome(answer="does not fit", gain=None, said=said)

@@ -306,14 +306,14 @@ def _records() -> Sequence[bytes]:
 def _read_records(path: Path) -> object:
     from trimaran.features.diagnose import observe
     from trimaran.measure.observe.records import read_records
-    from trimaran.report.observation import observation_document
+    from trimaran.program.json_files import to_plain
 
     for old in path.parent.glob("*.json"):
         if old != path:
             old.unlink()
     # What is measured here takes a process of its own each time.
     observe.measure_handover = lambda nbytes: nbytes * 1e-9
-    return observation_document(observe.conclude(read_records(path.parent)))
+    return to_plain(observe.conclude(read_records(path.parent)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def _api_scale(asked: Question) -> ScalingRow:
 
 def api_scale_s(asked: Question, folder: Path) -> float | None:
     """By `trimaran.predict_scaling`."""
-    return _api_scale(asked).step.step.seconds
+    return _api_scale(asked).step_time_s
 
 
 def api_scale_bytes(asked: Question, folder: Path) -> int:

@@ -23,7 +23,8 @@ from tests.rehearsal.test_launch import marked
 
 import trimaran
 from trimaran.features.rehearse import runs
-from trimaran.report.rehearsal import EXIT_CODES, rehearsal_document
+from trimaran.program.json_files import to_plain
+from trimaran.report.rehearsal import EXIT_CODES
 
 ROOT = Path(__file__).parents[2]
 
@@ -313,7 +314,7 @@ def test_lack_of_memory_is_told_with_rank_and_line(answers: Mapping[str, trimara
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_answer_is_plain_data_and_fits_a_terminal(answers: Mapping[str, trimaran.Rehearsal], name: str) -> None:
     found = answers[name]
-    document = json.loads(json.dumps(rehearsal_document(found)))
+    document = json.loads(json.dumps(to_plain(found)))
     assert document["verdict"] == found.verdict
     assert document["ranks"][0]["rank"] == 0
     page = str(found).splitlines()

@@ -97,7 +97,7 @@ def test_scaling_takes_one_of_two_batches() -> None:
     assert (weak.mode, strong.mode) == ("weak", "strong")
     assert weak.rows[-1].samples_per_s == pytest.approx(strong.rows[-1].samples_per_s)
     usual = trimaran.predict_scaling("alexnet", cluster="dgx1-v100")
-    assert [(row.step.devices, row.step.local_batch) for row in usual.rows] == [(count, 64) for count in (1, 2, 4, 8)]
+    assert [(row.devices, row.local_batch_size) for row in usual.rows] == [(count, 64) for count in (1, 2, 4, 8)]
     with pytest.raises(trimaran.InputError) as told:
         trimaran.predict_scaling("alexnet", cluster="dgx1-v100", devices=(1,), batch=8, local_batch=8)
     assert told.value.code == "scaling.one-batch"

@@ -30,6 +30,7 @@ class DataTable:
         words: columns of words, aligned to the left; the others are figures; long ones have a width to be read in
         caption: what the table is of; "": nothing
         left_out: rows that are not there, in words; "": none
+        sums: last rows that are sums of the others
     """
 
     columns: Sequence[str]
@@ -37,6 +38,7 @@ class DataTable:
     words: frozenset[int] = frozenset({0})
     caption: str = ""
     left_out: str = ""
+    sums: int = 0
 
 
 def table_html(table: DataTable) -> str:

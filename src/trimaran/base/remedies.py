@@ -8,7 +8,7 @@ that takes for granted: a gain without its arithmetic is an opinion. `CATALOGUE`
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.errors import InputError
@@ -188,6 +188,7 @@ class Remedy:
         at: the set-up that it is about, by name, such as {"devices": 8}, where there are several
     """
 
+    derived: ClassVar = ("needs", "actor")
     id: str
     limiter: str
     name: str
@@ -214,9 +215,14 @@ class Remedy:
             )
 
     @property
-    def known(self) -> KnownRemedy:
-        """Its entry in the catalogue."""
-        return CATALOGUE[self.id]
+    def needs(self) -> str:
+        """What it needs, or costs in addition to time."""
+        return CATALOGUE[self.id].needs
+
+    @property
+    def actor(self) -> Actor:
+        """Who acts."""
+        return CATALOGUE[self.id].actor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

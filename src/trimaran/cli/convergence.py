@@ -147,7 +147,8 @@ def converge(
         from trimaran.features.convergence.request import ConvergeRequest, parse_target_value, parse_time_limit
         from trimaran.jobs.resolve import JobSource
         from trimaran.measure.convergence.batches import parse_batches
-        from trimaran.report.convergence_runs import convergence_document, convergence_view
+        from trimaran.program.json_files import to_plain
+        from trimaran.report.convergence_runs import convergence_view
 
         request = ConvergeRequest(
             batches=None if batches is None else parse_batches(batches),
@@ -166,7 +167,7 @@ def converge(
         with progress_shown() as progress:
             converged = converge_job(JobSource(reference=job), request, output=output, progress=progress)
         if as_json:
-            print_document(convergence_document(converged))
+            print_document(to_plain(converged))
         else:
             from trimaran.cli.following import following
             from trimaran.report.tables import print_next
@@ -201,7 +202,7 @@ def crossover(
     with errors_reported(as_json=as_json):
         from trimaran.features.crossover.find import find_crossover
         from trimaran.planning.requests import parse_counts
-        from trimaran.report.crossover import crossover_document
+        from trimaran.program.json_files import to_plain
 
         check_plot(plot)
         with progress_shown() as progress:
@@ -217,19 +218,19 @@ def crossover(
                 progress=progress,
             )
         note_cluster(cluster, cluster)
-        document = crossover_document(found)
-        write_plot(plot, document)
+        write_plot(plot, found)
         if as_json:
-            print_document(document)
+            print_document(to_plain(found))
         else:
             from trimaran.cli.following import following
-            from trimaran.report.crossover import print_crossover
+            from trimaran.report.crossover import crossover_page
+            from trimaran.report.page.terminal import print_page
             from trimaran.report.tables import print_next
 
             out = console()
-            print_crossover(out, found)
+            print_page(out, crossover_page(found))
             if found.curve is None:
                 print_next(out, ["trimaran", "curve", "--list"], "for the names of curves")
             else:
                 name = curve or found.curve.name
-                print_next(out, following("plan", devices=max(found.counts), curve=name, objective="time"))
+                print_next(out, following("plan", devices=max(found.devices), curve=name, objective="time"))

@@ -38,7 +38,8 @@ def observe(
             raise InputError("nothing to run: trimaran observe -- python train.py")
         from trimaran.base.errors import ExecutionError, TrimaranError
         from trimaran.features.diagnose.observe import conclude, describe_exit, observe_command
-        from trimaran.report.observation import observation_document, observation_view
+        from trimaran.program.json_files import to_plain
+        from trimaran.report.observation import observation_view
 
         observed = observe_command(command, again=again, output_to=2 if as_json else None)
         ended = describe_exit(observed.exit_code)
@@ -54,7 +55,7 @@ def observe(
             raise ExecutionError(f"{ended}; {error.message}", exit_code_of_command=observed.exit_code) from None
         words = ["trimaran", "observe", *(() if again else ("--not-again",)), "--", *without_secrets(command)]
         if as_json:
-            document = observation_document(observation) | {"command": shlex.join(words)}
+            document = to_plain(observation) | {"command": shlex.join(words)}
             print_json({"exit_code_of_command": observed.exit_code} | document)
         else:
             from trimaran.report.tables import print_next

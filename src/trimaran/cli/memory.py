@@ -1,5 +1,6 @@
 """`trimaran memory`: what a job's step needs on a device, and what a memory plan makes of it, before any run."""
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -73,7 +74,7 @@ def memory(
     """Say whether a step fits a device, what a plan of its memory costs, and how near that is to the lower bound."""
     with errors_reported(as_json=as_json):
         from trimaran.features.memory_fit.estimate import estimate_memory
-        from trimaran.report.memory import live_document, memory_document, storage_documents
+        from trimaran.program.json_files import to_plain
         from trimaran.report.trace import write_memory_trace
 
         with progress_shown() as progress:
@@ -96,9 +97,10 @@ def memory(
         if trace is not None:
             write_memory_trace(trace, study.step)
         if as_json:
-            more: dict[str, object] = {"storages": storage_documents(found)} if storages else {}
-            more |= {"live_bytes": live_document(found.curve)} if chart else {}
-            print_document(memory_document(found) | more)
+            shown = replace(
+                found, storages=found.storages if storages else (), live_bytes=found.live_bytes if chart else None
+            )
+            print_document(to_plain(shown))
         else:
             from trimaran.cli.following import following
             from trimaran.report.memory import print_estimate

@@ -150,18 +150,18 @@ def check_plot(path: Path | None) -> None:
         check_drawing(path)
 
 
-def write_plot(path: Path | None, document: dict[str, Any]) -> None:
+def write_plot(path: Path | None, answer: object) -> None:
     """Write the first drawing of a study.
 
     Args:
         path: of `--plot`; None: nothing is drawn
-        document: of the study
+        answer: of the study
     """
     if path is not None:
         from trimaran.report.page.study import drawing_of
         from trimaran.report.svg import write_drawing
 
-        write_drawing(path, drawing_of(document))
+        write_drawing(path, drawing_of(answer))
 
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)

@@ -78,7 +78,8 @@ def rehearse(
         from trimaran.base.errors import InputError
         from trimaran.base.files import check_writable, given, write_whole
         from trimaran.features.rehearse.ask import answer, ask, parse_hints
-        from trimaran.report.rehearsal import EXIT_CODES, rehearsal_document, rehearsal_view
+        from trimaran.program.json_files import to_plain
+        from trimaran.report.rehearsal import EXIT_CODES, rehearsal_view
 
         if not command:
             raise InputError(
@@ -108,7 +109,7 @@ def rehearse(
         )
         with progress_shown() as progress:
             found = answer(question, logs=logs, progress=progress)
-        document = rehearsal_document(found.rehearsal)
+        document = to_plain(found.rehearsal)
         if output is not None:
             write_whole(given(output), (json.dumps({"schema_version": 1} | document, indent=1) + "\n").encode())
         if trace is not None and found.step is not None:

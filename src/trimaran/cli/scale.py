@@ -81,7 +81,7 @@ def scale(
     with errors_reported(as_json=as_json):
         from trimaran.features.scaling import predict_scaling
         from trimaran.planning.requests import parse_counts, parse_scaled_batches
-        from trimaran.report.scaling import study_document
+        from trimaran.program.json_files import to_plain
 
         check_plot(plot)
         batches, mode, spelled = parse_scaled_batches(batch, local_batch, global_batch=global_batch, strong=strong)
@@ -108,10 +108,9 @@ def scale(
             )
         note_cluster(found.cluster, cluster)
         found = replace(found, notes=(*spelled, *found.notes))
-        document = study_document(found)
-        write_plot(plot, document)
+        write_plot(plot, found)
         if as_json:
-            print_document(document)
+            print_document(to_plain(found))
         else:
             from trimaran.report.scaling import print_study
             from trimaran.report.tables import print_next
@@ -135,11 +134,11 @@ def _next(found: "ScalingStudy", software: str | None, *, loads: bool) -> list[s
     from trimaran.planning.analytical import is_traceable, planned_by_shape
     from trimaran.planning.requests import PlanRequest
 
-    fitting = [row.step for row in found.rows if row.fits]
-    most = max(fitting, key=lambda step: step.devices, default=None)
+    fitting = [row for row in found.rows if row.fits]
+    most = max(fitting, key=lambda row: row.devices, default=None)
     devices = None if most is None else most.devices
-    largest = found.rows[-1].step if most is None and found.mode == "strong" else most
-    batch = None if largest is None else largest.local_batch * largest.devices
+    largest = found.rows[-1] if most is None and found.mode == "strong" else most
+    batch = None if largest is None else largest.global_batch_size
     # How long the devices are needed, a step does not say.
     without = ["--price"]
     plain = PlanRequest(cluster=found.cluster, devices=devices)

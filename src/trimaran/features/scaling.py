@@ -65,6 +65,8 @@ from trimaran.report.scaling import (
     MemoryShortage,
     ScalingRow,
     ScalingStudy,
+    SpeedRatio,
+    StepFeeding,
     groups,
 )
 from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
@@ -106,12 +108,12 @@ def advise(
     """
     found: list[Remedy] = []
     for row in _largest(rows):
-        work, estimate = known(row.step.local_batch)
+        work, estimate = known(row.local_batch_size)
         found += _splitting(row, work, estimate, step_of)
         found += _shrinking(row, work, estimate, step_of)
         found += _joining(row, work, estimate, step_of)
         found += _merging(row, work, estimate)
-        if fits(2 * row.step.local_batch, row.step.devices, row.step.sync):
+        if fits(2 * row.local_batch_size, row.devices, row.sync):
             found += _enlarging(row, known, step_of)
         if pipeline is not None:
             found += _loading(row, work, estimate, step_of, pipeline)
@@ -122,16 +124,16 @@ def advise(
 
 def _largest(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
     """The largest group of each batch and method."""
-    largest = (max(held, key=lambda row: row.step.devices) for held in groups(rows, strong=False))
-    return [row for row in largest if row.step.devices > 1]
+    largest = (max(held, key=lambda row: row.devices) for held in groups(rows, strong=False))
+    return [row for row in largest if row.devices > 1]
 
 
 def _splitting(row: ScalingRow, work: Workload, estimate: StepEstimate, step_of: StepOf) -> list[Remedy]:
     """A tensor that has one owner, split into one for each device."""
     large = [gradient for gradient in work.gradients if gradient.nbytes > _LARGE_SHARE * work.gradient_bytes]
-    if row.step.sync != "kvstore" or not large:
+    if row.sync != "kvstore" or not large:
         return []
-    parts = row.step.devices
+    parts = row.devices
     gradients: list[WeightGradient] = []
     for gradient in work.gradients:
         if gradient in large:
@@ -154,9 +156,9 @@ def _splitting(row: ScalingRow, work: Workload, estimate: StepEstimate, step_of:
 
 def _shrinking(row: ScalingRow, work: Workload, estimate: StepEstimate, step_of: StepOf) -> list[Remedy]:
     """The layer whose gradients are waited for the longest, with a quarter of its weights."""
-    if not row.step.exposed:
+    if not row.exposed:
         return []
-    layer = row.step.exposed[0]
+    layer = row.exposed[0]
     gradients = tuple(
         replace(gradient, nbytes=gradient.nbytes // 4) if gradient.module == layer.module else gradient
         for gradient in work.gradients
@@ -200,11 +202,11 @@ def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Re
     """Tiny kernels merged into the ones before them, where the host cannot keep up."""
     launches = sum(item.launches for item in work.works if item.phase is not Phase.UPDATE)
     tiny = sum(item.launches for item in work.works if item.kind in _TINY and item.phase is not Phase.UPDATE)
-    if not estimate.launch_bound or not launches or row.step.limiter in ("feeding", "loading"):
+    if not estimate.launch_bound or not launches or row.limiter in (LIMITERS["feeding"], "loading"):
         return []
     shorter_s = max(estimate.device_s, estimate.host_s * (1 - tiny / launches))
     saved_s = max(0.0, estimate.seconds - shorter_s)
-    step = row.step.step
+    step = _step_of(row)
     seconds, low, high = (max(now_s - saved_s, 1e-9) for now_s in (step.seconds, step.low, step.high))
     then = Cost(seconds, low, high, step.source)
     return [
@@ -223,14 +225,14 @@ def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Re
 
 def _enlarging(row: ScalingRow, known: Known, step_of: StepOf) -> list[Remedy]:
     """Twice the batch on each device."""
-    work, estimate = known(2 * row.step.local_batch)
+    work, estimate = known(2 * row.local_batch_size)
     return [
         Remedy(
             id="larger-batch",
             limiter=row.limiter,
             name=f"{work.batch} samples a device",
             action=(
-                f"Train with {work.batch} samples a device instead of {row.step.local_batch}: the same exchange "
+                f"Train with {work.batch} samples a device instead of {row.local_batch_size}: the same exchange "
                 "and the same launches for twice the samples."
             ),
             assumption="the larger batch needs no more epochs.",
@@ -244,8 +246,8 @@ def _loading(
     row: ScalingRow, work: Workload, estimate: StepEstimate, step_of: StepOf, pipeline: InputPipeline
 ) -> list[Remedy]:
     """The input pipeline otherwise, where a step waits for it."""
-    fed = row.step.fed
-    if fed is None or fed.limit is None:
+    fed = row.feeding
+    if fed is None or fed.limited_by is None:
         return []
     return [
         Remedy(
@@ -256,7 +258,7 @@ def _loading(
             assumption=one.assumption,
             **_simulated(row, step_of(work, estimate, row, one.pipeline)),
         )
-        for one in loading_changes(pipeline, fed.workers, fed.limit)
+        for one in loading_changes(pipeline, fed.workers, fed.limited_by)
     ]
 
 
@@ -270,6 +272,12 @@ class _Simulated(TypedDict):
     at: Mapping[str, int | str]
 
 
+def _step_of(row: ScalingRow) -> Cost:
+    """The step of a row with its ends [s]."""
+    low, high = row.interval
+    return Cost(row.step_time_s, row.global_batch_size / high, row.global_batch_size / low, "")
+
+
 def _simulated(row: ScalingRow, step: Cost, *, batches: int = 1, method: Method = "re-simulated") -> _Simulated:
     """The gain of a changed step over that of a row, where all costs are at their median, low and high.
 
@@ -279,7 +287,7 @@ def _simulated(row: ScalingRow, step: Cost, *, batches: int = 1, method: Method 
         batches: of now that the changed step trains
         method: how the changed step was found
     """
-    now = row.step.step
+    now = _step_of(row)
     pairs = ((now.seconds, step.seconds), (now.low, step.low), (now.high, step.high))
     spread = [1.0 - then_s / (batches * now_s) for now_s, then_s in pairs]
     figures = f"{format_seconds(now.seconds)} a step becomes {format_seconds(step.seconds)}"
@@ -288,7 +296,7 @@ def _simulated(row: ScalingRow, step: Cost, *, batches: int = 1, method: Method 
         "gain_interval": (min(spread), max(spread)),
         "method": method,
         "basis": figures + (f" for {batches} times the samples." if batches > 1 else "."),
-        "at": {"devices": row.step.devices, "local_batch_size": row.step.local_batch, "sync": row.step.sync},
+        "at": {"devices": row.devices, "local_batch_size": row.local_batch_size, "sync": row.sync},
     }
 
 
@@ -422,12 +430,12 @@ def predict_scaling(
         unit="samples",
         rows=tuple(rows),
         faster=_faster(steps, rows) if len(syncs) > 1 else (),
-        currency="" if prices is None else prices[0].currency,
-        shortages=tuple(shortages),
+        currency=None if prices is None else prices[0].currency,
+        does_not_fit=tuple(shortages),
         advice=advise(
             [row for row in rows if row.fits], steps.known, partial(_changed, steps), pipeline, partial(_fits, steps)
         ),
-        feeding=tuple(limits),
+        input_pipeline=tuple(limits),
         notes=tuple(dict.fromkeys([*notes, *_machine_notes(syncs, rows), *_memory_notes(framework, rows)])),
         source=estimates.source,
     )
@@ -516,7 +524,7 @@ def _changed(
     pipeline: InputPipeline | None = None,
 ) -> Cost:
     """The step of a changed workload in the set-up of a row, or with another input pipeline [s]."""
-    setup = job.setup(row.step.local_batch, row.step.devices, sync=row.step.sync)
+    setup = job.setup(row.local_batch_size, row.devices, sync=row.sync)
     options = replace(setup.options, explain=False)
     if pipeline is not None:
         setup = replace(setup, feed=pipeline)
@@ -569,7 +577,7 @@ def _prices(
 def _machine_notes(syncs: Sequence[Sync], rows: Sequence[ScalingRow]) -> Iterator[str]:
     """What sums gradients over several nodes, and on which machines."""
     for sync in syncs:
-        several = [row for row in rows if row.step.sync == sync and row.nodes > 1]
+        several = [row for row in rows if row.sync == sync and row.nodes > 1]
         if sync == "nccl" or not several:
             continue
         within = {"kvstore": "devices", "server": "hosts", "byteps": "all-reduce"}[sync]
@@ -585,7 +593,7 @@ def _machine_notes(syncs: Sequence[Sync], rows: Sequence[ScalingRow]) -> Iterato
 
 def _memory_notes(software: Software, rows: Sequence[ScalingRow]) -> Iterator[str]:
     """Whose memory of replicas the figures are, where gradients are in buckets."""
-    if any(row.step.sync == "nccl" and row.step.devices > 1 for row in rows):
+    if any(row.sync == "nccl" and row.devices > 1 for row in rows):
         yield holds_words(software)
 
 
@@ -593,9 +601,9 @@ def _faster(job: DataParallelJob, rows: Sequence[ScalingRow]) -> tuple[FasterMet
     """The fastest method of each batch and number of devices, as far as the constants of exchanges are known."""
     groups: dict[tuple[int, int], dict[str, StepEnds]] = {}
     for row in rows:
-        if row.fits and row.step.devices > 1:
-            setup = job.setup(row.step.local_batch, row.step.devices, sync=row.step.sync)
-            groups.setdefault((row.step.local_batch, row.step.devices), {})[row.step.sync] = step_ends(setup)
+        if row.fits and row.devices > 1:
+            setup = job.setup(row.local_batch_size, row.devices, sync=row.sync)
+            groups.setdefault((row.local_batch_size, row.devices), {})[row.sync] = step_ends(setup)
     found = []
     for (batch, devices), ends in groups.items():
         if len(ends) == 1:
@@ -603,8 +611,9 @@ def _faster(job: DataParallelJob, rows: Sequence[ScalingRow]) -> tuple[FasterMet
         best = min(ends, key=lambda sync: ends[sync].seconds)
         others = {sync: speed_ratio(ends[best], step) for sync, step in ends.items() if sync != best}
         sure = all(ratio.faster for ratio in others.values())
+        ratios = {sync: SpeedRatio(ratio=one.value, interval=(one.low, one.high)) for sync, one in others.items()}
         found.append(
-            FasterMethod(local_batch=batch, devices=devices, sync=best if sure else None, best=best, ratios=others)
+            FasterMethod(local_batch_size=batch, devices=devices, sync=best if sure else None, best=best, ratios=ratios)
         )
     return tuple(found)
 
@@ -645,14 +654,14 @@ def _shortage(job: DataParallelJob, rows: Sequence[ScalingRow], batch: int, *, s
     if not unfit:
         return None
     worst = max(unfit, key=lambda row: row.peak_bytes)
-    step = worst.step
+    step = job.step(worst.local_batch_size, worst.devices, sync=worst.sync)
     memory = job.memory(step)
     return MemoryShortage(
         sync=step.sync,
         batch=batch,
         strong=strong,
-        devices=tuple(row.step.devices for row in unfit),
-        fitting=tuple(row.step.devices for row in rows if row.fits),
+        devices=tuple(row.devices for row in unfit),
+        fitting=tuple(row.devices for row in rows if row.fits),
         needed_bytes=memory.needed_bytes,
         card_bytes=memory.card_bytes,
         state_bytes=job.state_bytes(step.local_batch),
@@ -694,7 +703,8 @@ def feeding_limit(job: DataParallelJob, batch: int, sync: Sync, most: int, *, st
                 samples_per_s=local * share / step.step.seconds,
             )
         )
-    return FeedingLimit(sync=sync, batch=batch, strong=strong, tried=tuple(tried))
+    of_batch = {"global_batch_size" if strong else "local_batch_size": batch}
+    return FeedingLimit(sync=sync, tried=tuple(tried), **of_batch)
 
 
 def why_above_linear(alone: ScaledStep, step: ScaledStep) -> str:
@@ -741,11 +751,23 @@ def _row(
     setup = job.setup(step.local_batch, step.devices, sync=step.sync)
     low_s, high_s = step_ends(setup).interval if step.devices > 1 else (step.step.seconds, step.step.seconds)
     return ScalingRow(
-        step=step,
+        devices=step.devices,
+        local_batch_size=step.local_batch,
+        sync=step.sync,
+        limiter=LIMITERS.get(step.limiter, step.limiter) if memory.fits else "memory",
+        step_time_s=step.step.seconds,
+        forward_s=step.forward_s,
+        backward_s=step.backward_s,
+        communication_s=step.communication_s,
+        exposed_communication_s=step.exposed_communication_s,
+        update_s=step.update_s,
+        overhead_s=step.overhead_s,
+        feeding_s=step.feeding_s,
+        exposed=step.exposed,
+        feeding=None if step.fed is None else StepFeeding(workers=step.fed.workers, limited_by=step.fed.limit),
         nodes=job.nodes(step.devices),
         samples_per_s=samples_per_s,
-        low=samples / step.step.high,
-        high=samples / step.step.low,
+        interval=(samples / step.step.high, samples / step.step.low),
         speedup=speedup,
         efficiency=speedup / step.devices,
         peak_bytes=memory.peak_bytes,
@@ -754,9 +776,8 @@ def _row(
         fits=memory.fits,
         why_above_linear=why_above_linear(alone, step) if step.devices > 1 else "",
         server_machines=setup.server_machines,
-        exchange_low=samples / high_s,
-        exchange_high=samples / low_s,
-        cost_of_million=None if prices is None else _cost(setup, prices, seconds=1e6 / samples_per_s),
+        exchange_interval=(samples / high_s, samples / low_s),
+        cost_of_million_samples=None if prices is None else _cost(setup, prices, seconds=1e6 / samples_per_s),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def to_plain(value: object, *, defaults: bool = True) -> Any:
-    """A value of our types as JSON data.
+    """A value of our types as JSON data: the fields of a dataclass, and the properties that its `derived` names.
 
     Args:
         value: a dataclass, or what its fields hold
@@ -26,7 +26,7 @@ def to_plain(value: object, *, defaults: bool = True) -> Any:
             field.name: to_plain(getattr(value, field.name), defaults=defaults)
             for field in dataclasses.fields(value)
             if defaults or not _is_default(field, getattr(value, field.name))
-        }
+        } | {name: to_plain(getattr(value, name), defaults=defaults) for name in getattr(value, "derived", ())}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item, defaults=defaults) for key, item in value.items()}
     if isinstance(value, (tuple, list)):

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.errors import InputError
+from trimaran.base.html import DataTable
 from trimaran.base.units import format_span
 from trimaran.convergence.curve import Curve, LeftOut, Quality, leave_one_out, pooled
 from trimaran.convergence.curve_fit import noise_of_single_runs
@@ -20,7 +21,7 @@ from trimaran.convergence.types import LARGEST_BATCH, Need, oddities, same_data
 from trimaran.networks.names import parse_network
 from trimaran.program.json_files import finite, to_plain
 from trimaran.report.page.charts import SERIES_COLOURS, ChartAxis, Series, chart_file, curve_chart, plain_number
-from trimaran.report.tables import add_figures, frame_table, print_next
+from trimaran.report.tables import frame_table, print_next, table_view
 
 _FAR_BELOW = 90.0
 """Bcrit is sought down to a hundredth of the smallest batch."""
@@ -260,42 +261,45 @@ def points_table(study: CurveStudy) -> Table:
     """Each measured batch: what it needs, what the form and the other points say of it."""
     curve, unit = study.curve, study.curve.table.unit
     left_out = {point.global_batch: point for point in study.quality.left_out}
-    table = frame_table(
+    rows = []
+    for point in curve.table.points:
+        form = curve.fit.e0 * (1 + point.global_batch / curve.fit.b_crit)
+        spread = "" if point.deviation is None or point.runs < 2 else f"{point.deviation / point.amount:.1%}"
+        rows.append(
+            (
+                f"{point.global_batch:,}",
+                figure(point.amount),
+                str(point.runs),
+                spread,
+                f"{form / point.amount - 1:+.1%}",
+                _leave_one_out(left_out.get(point.global_batch)),
+            )
+        )
+    columns = ("batch", unit, "runs", "spread", "form", "leave-one-out error")
+    return table_view(
+        DataTable(columns=columns, rows=rows, words=frozenset()),
         "Measured batches",
         f"{unit}: to the target; spread: standard deviation of the runs\n"
         "form: error of E(B) = E0 (1 + B / Bcrit)\n"
         "leave-one-out error: of the curve through the other points, with its 90 % interval; !: the measurement is "
         "outside",
     )
-    add_figures(table, "batch", unit, "runs", "spread", "form", "leave-one-out error")
-    for point in curve.table.points:
-        form = curve.fit.e0 * (1 + point.global_batch / curve.fit.b_crit)
-        spread = "" if point.deviation is None or point.runs < 2 else f"{point.deviation / point.amount:.1%}"
-        table.add_row(
-            f"{point.global_batch:,}",
-            figure(point.amount),
-            str(point.runs),
-            spread,
-            f"{form / point.amount - 1:+.1%}",
-            _leave_one_out(left_out.get(point.global_batch)),
-        )
-    return table
 
 
 def asked_table(study: CurveStudy) -> Table:
     """Training that each batch that was asked for needs."""
-    table = frame_table("Batches that you asked for", f"{study.curve.table.unit}: to the target; interval: 90 %")
-    for title in ("batch", study.curve.table.unit, "interval", ""):
-        table.add_column(title, justify="left" if not title else "right", no_wrap=bool(title))
-    for asked in study.asked:
-        need = asked.need
-        table.add_row(
+    unit = study.curve.table.unit
+    rows = [
+        (
             f"{asked.global_batch:,}",
-            figure(need.amount),
-            format_span(figure(need.low), figure(need.high), to="–"),
-            need.source,
+            figure(asked.need.amount),
+            format_span(figure(asked.need.low), figure(asked.need.high), to="–"),
+            asked.need.source,
         )
-    return table
+        for asked in study.asked
+    ]
+    table = DataTable(columns=("batch", unit, "interval", ""), rows=rows, words=frozenset({3}))
+    return table_view(table, "Batches that you asked for", f"{unit}: to the target; interval: 90 %")
 
 
 def fit_lines(study: CurveStudy) -> list[str]:
@@ -353,6 +357,11 @@ def figure(value: float) -> str:
         ('35.56', '49,490', '2.309 M', 'infinite')
     """
     return "infinite" if math.isinf(value) else plain_number(float(f"{value:.4g}"))
+
+
+def critical(b_crit: float | None) -> str:
+    """A critical batch; None: it is infinite."""
+    return "infinite" if b_crit is None else figure(b_crit)
 
 
 def _leave_one_out(point: LeftOut | None) -> str:

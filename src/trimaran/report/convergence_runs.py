@@ -1,16 +1,16 @@
 """Results of a measurement of convergence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.units import format_count, format_seconds, format_span
-from trimaran.convergence.curve import Curve
-from trimaran.program.json_files import finite, to_plain
-from trimaran.report.convergence_curve import figure
+from trimaran.jobs.learning_rate import Recipe
+from trimaran.report.convergence_curve import critical, figure
 from trimaran.report.tables import add_figures, frame_table
 
 
@@ -19,7 +19,7 @@ class ConvergedRun:
     """One training.
 
     Attributes:
-        global_batch: samples of an update
+        global_batch_size: samples of an update
         seed: of weights, order and dropout
         end: why it ended: "reached", "epochs", "diverged"
         epochs: to the target; None where it was not reached
@@ -27,53 +27,81 @@ class ConvergedRun:
         samples: that it trained on
         updates: of the weights
         seconds: of training, evaluations not counted [s]
-        best: largest metric; None where there was no evaluation
-        noise: of its gradients, plain; None where it was not seen
+        best_metric: largest one; None where there was no evaluation
+        gradient_noise: of its gradients, plain; None where it was not seen
         noise_b_crit: critical batch by them, infinite where they say of none [samples]; None where they were not seen,
             or where the target, from which it follows, was not reached
     """
 
-    global_batch: int
+    derived: ClassVar = ("reached",)
+    global_batch_size: Count
     seed: int
     end: str
-    epochs: float | None
-    trained_epochs: float
-    samples: int
-    updates: int
-    seconds: float
-    best: float | None
-    noise: Mapping[str, Any] | None = None
-    noise_b_crit: float | None = None
+    epochs: Positive | None
+    trained_epochs: Positive
+    samples: Count
+    updates: Count
+    seconds: Positive
+    best_metric: Real | None
+    gradient_noise: Mapping[str, Any] | None = None
+    noise_b_crit: Positive | None = None
+
+    @property
+    def reached(self) -> bool:
+        """Whether it reached the target."""
+        return self.epochs is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvergedBatch:
+class MeasuredBatch:
     """One batch.
 
     Attributes:
-        global_batch: samples of an update
+        global_batch_size: samples of an update
+        epochs: to the target, mean of the runs; None: none reached it
+        samples: the same in samples
+        deviation: standard deviation of the epochs over the runs; None where it is not known
+        fitted_epochs: by the form
+        values: epochs of each run that reached it
         runs: that ended
+        failed: that ended without reaching it
         missing: that were wanted and did not end in time
+        best_metric: largest one of all runs; None where none was evaluated
     """
 
-    global_batch: int
-    runs: tuple[ConvergedRun, ...]
-    missing: int = 0
+    global_batch_size: Count
+    epochs: Positive | None
+    samples: Positive | None
+    deviation: Positive | None
+    fitted_epochs: Positive
+    values: tuple[Positive, ...]
+    runs: Count
+    failed: Count
+    missing: Count
+    best_metric: Real | None
 
-    @property
-    def needed(self) -> tuple[float, ...]:
-        """Epochs to the target of the runs that reached it."""
-        return tuple(run.epochs for run in self.runs if run.epochs is not None)
 
-    @property
-    def failed(self) -> int:
-        """Runs that ended without reaching it."""
-        return len(self.runs) - len(self.needed)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedCurve:
+    """E(B) = E0 (1 + B / Bcrit) through what was reached, with 90 % intervals.
 
-    @property
-    def best(self) -> float | None:
-        """The largest metric of all runs; None where none was evaluated."""
-        return max((run.best for run in self.runs if run.best is not None), default=None)
+    Attributes:
+        unit: of the amounts
+        e0: of a small batch
+        e0_interval: of it
+        b_crit: batch that needs twice as much [samples]; None: infinite
+        b_crit_interval: of it
+        rms: by which the form misses the points, as a share
+        points: by rising batch
+    """
+
+    unit: str
+    e0: Positive
+    e0_interval: tuple[Positive | None, Positive | None]
+    b_crit: Positive | None
+    b_crit_interval: tuple[Positive | None, Positive | None]
+    rms: Positive | None
+    points: tuple[MeasuredBatch, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +109,18 @@ class NoiseComparison:
     """The critical batch by gradient noise, compared with the fitted one.
 
     Attributes:
-        b_crit: median over all runs, as the fit weighs their batches; infinite where most show no signal [samples]
-        low: 5 % of the runs are below
-        high: 5 % of the runs are above
+        b_crit: median over all runs, as the fit weighs their batches; None: infinite, most show no signal [samples]
+        runs_interval: 5 % of the runs are below the first, 5 % above the second; None: infinite
         runs: that were observed
-        endless: those of them whose gradients show no signal: their critical batch is counted as infinite
-        ratio: over the fitted one; None where either is infinite
+        runs_without_signal: those whose gradients show none: their critical batch is counted as infinite
+        ratio_to_fitted: over the fitted one; None where either is infinite
     """
 
-    b_crit: float
-    low: float
-    high: float
-    runs: int
-    ratio: float | None
-    endless: int = 0
+    b_crit: Positive | None
+    runs_interval: tuple[Positive | None, Positive | None]
+    runs: Count
+    ratio_to_fitted: Positive | None
+    runs_without_signal: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,118 +131,45 @@ class Convergence:
         job: reference of the job
         target: value of the metric
         target_source: who says so
+        samples_per_epoch: of the training data
+        recipe: how the learning rate followed the batch
         rule_source: why that rule of the learning rate
         max_epochs: limit of a run
         microbatch: most samples that a device took at once
         devices: that took part
-        batches: by rising batch
-        curve: through what was reached; its table has the recipe
-        noise: None where no run says one
-        kept: runs that had ended before
-        seconds: of this command [s]
+        curve: through what was reached
+        gradient_noise: None where no run says one
+        runs: that ended, by rising batch
+        runs_kept: those that had ended before
+        time_s: of this command [s]
         run_dir: where the runs are kept
         curve_file: that plans take
         warnings: what the reader should know
     """
 
+    derived: ClassVar = ("training_s",)
     job: str
-    target: float
+    target: Real
     target_source: str
+    samples_per_epoch: Count | None
+    recipe: Recipe | None
     rule_source: str
-    max_epochs: float
-    microbatch: int
-    devices: int
-    batches: tuple[ConvergedBatch, ...]
-    curve: Curve
-    noise: NoiseComparison | None
-    kept: int
-    seconds: float
+    max_epochs: Positive
+    microbatch: Count
+    devices: Count
+    curve: FittedCurve
+    gradient_noise: NoiseComparison | None
+    runs: tuple[ConvergedRun, ...]
+    runs_kept: Count
+    time_s: Positive
     run_dir: str
     curve_file: str
     warnings: tuple[str, ...] = ()
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A measurement of convergence as JSON data
-
-
-def convergence_document(found: Convergence) -> dict[str, object]:
-    """A measurement as JSON data; null is infinite, not known, or not reached. Amounts of `curve` are epochs."""
-    table, fit = found.curve.table, found.curve.fit
-    recipe = table.recipe
-    return {
-        "job": found.job,
-        "target": found.target,
-        "target_source": found.target_source,
-        "samples_per_epoch": table.samples_per_epoch,
-        "recipe": None if recipe is None else to_plain(recipe),
-        "rule_source": found.rule_source,
-        "max_epochs": found.max_epochs,
-        "microbatch": found.microbatch,
-        "devices": found.devices,
-        "curve": {
-            "unit": table.unit,
-            "e0": fit.e0,
-            "e0_interval": list(fit.e0_interval),
-            "b_crit": finite(fit.b_crit),
-            "b_crit_interval": [finite(end) for end in fit.b_crit_interval],
-            "rms": fit.rms,
-            "points": [_batch_document(found.curve, one) for one in found.batches],
-        },
-        "gradient_noise": None if found.noise is None else _noise_document(found.noise),
-        "runs": [_run_document(run) for one in found.batches for run in one.runs],
-        "runs_kept": found.kept,
-        "training_s": sum(run.seconds for one in found.batches for run in one.runs),
-        "time_s": found.seconds,
-        "run_dir": found.run_dir,
-        "curve_file": found.curve_file,
-        "warnings": list(found.warnings),
-    }
-
-
-def _batch_document(curve: Curve, one: ConvergedBatch) -> dict[str, object]:
-    samples = curve.table.samples_per_epoch or 0
-    point = next((point for point in curve.table.points if point.global_batch == one.global_batch), None)
-    epochs = None if point is None else point.amount
-    return {
-        "global_batch_size": one.global_batch,
-        "epochs": epochs,
-        "samples": None if epochs is None else epochs * samples,
-        "deviation": None if point is None else point.deviation,
-        "fitted_epochs": curve.fit.e0 * (1 + one.global_batch / curve.fit.b_crit),
-        "values": list(one.needed),
-        "runs": len(one.runs),
-        "failed": one.failed,
-        "missing": one.missing,
-        "best_metric": one.best,
-    }
-
-
-def _run_document(run: ConvergedRun) -> dict[str, object]:
-    return {
-        "global_batch_size": run.global_batch,
-        "seed": run.seed,
-        "reached": run.epochs is not None,
-        "end": run.end,
-        "epochs": run.epochs,
-        "trained_epochs": run.trained_epochs,
-        "samples": run.samples,
-        "updates": run.updates,
-        "seconds": run.seconds,
-        "best_metric": run.best,
-        "gradient_noise": None if run.noise is None else dict(run.noise),
-        "noise_b_crit": None if run.noise_b_crit is None else finite(run.noise_b_crit),
-    }
-
-
-def _noise_document(noise: NoiseComparison) -> dict[str, object]:
-    return {
-        "b_crit": finite(noise.b_crit),
-        "runs_interval": [finite(noise.low), finite(noise.high)],
-        "runs": noise.runs,
-        "runs_without_signal": noise.endless,
-        "ratio_to_fitted": noise.ratio,
-    }
+    @property
+    def training_s(self) -> float:
+        """Time of all runs [s]."""
+        return sum(run.seconds for run in self.runs)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -225,91 +178,76 @@ def _noise_document(noise: NoiseComparison) -> dict[str, object]:
 
 def convergence_view(found: Convergence) -> RenderableType:
     """A measurement for people, complete at 80 columns."""
-    table, fit = found.curve.table, found.curve.fit
+    fit, noise = found.curve, found.gradient_noise
     shown = frame_table(
         "Epochs to the target",
         "±: standard deviation of the runs; fitted: by E(B) below; runs: that reached the target\n"
         "best: value of the metric; noise Bcrit: critical batch by the noise of the gradients",
     )
     add_figures(shown, "batch", "epochs", "±", "fitted", "runs", "best", "noise Bcrit")
-    for one in found.batches:
-        shown.add_row(*_cells(found.curve, one))
-    lines = [_verdict(found), _rate_line(found), ""]
-    fitted = [
-        f"E(B) = {fit.e0:.3g} · (1 + B / {figure(fit.b_crit)}) epochs of {table.samples_per_epoch} samples, "
-        f"rms {fit.rms:.1%}",
-        f"Bcrit {figure(fit.b_crit)}, 90 %: {format_span(*map(figure, fit.b_crit_interval))}",
-    ]
+    for one in fit.points:
+        shown.add_row(*_cells(found, one))
+    after = []
     # A form through one point says nothing of other batches.
-    after = fitted if len(table.points) > 1 else []
-    if found.noise is not None:
-        noise = found.noise
-        ratio = "" if noise.ratio is None else f", {noise.ratio:.2f} × the fitted one"
+    if len([one for one in fit.points if one.epochs]) > 1:
+        after += [
+            f"E(B) = {fit.e0:.3g} · (1 + B / {critical(fit.b_crit)}) epochs of {found.samples_per_epoch} samples, "
+            f"rms {fit.rms or 0.0:.1%}",
+            f"Bcrit {critical(fit.b_crit)}, 90 %: {format_span(*map(critical, fit.b_crit_interval))}",
+        ]
+    if noise is not None:
+        ratio = "" if noise.ratio_to_fitted is None else f", {noise.ratio_to_fitted:.2f} × the fitted one"
+        endless = noise.runs_without_signal
         after.append(
-            f"Bcrit by gradient noise {figure(noise.b_crit)}{ratio}; single runs {figure(noise.low)} to "
-            f"{figure(noise.high)}" + (f"; {noise.endless} of {noise.runs} show no signal" if noise.endless else "")
+            f"Bcrit by gradient noise {critical(noise.b_crit)}{ratio}; single runs "
+            f"{' to '.join(map(critical, noise.runs_interval))}"
+            + (f"; {endless} of {noise.runs} show no signal" if endless else "")
         )
-    kept = f", {found.kept} kept from before" if found.kept else ""
-    ended = sum(len(one.runs) for one in found.batches)
-    after.append(f"{format_count(ended, 'run')}{kept}; {format_seconds(found.seconds)} on {_devices(found.devices)}")
+    kept = f", {found.runs_kept} kept from before" if found.runs_kept else ""
+    on = format_count(found.devices, "device")
+    after.append(f"{format_count(len(found.runs), 'run')}{kept}; {format_seconds(found.time_s)} on {on}")
     notes = [Text(f"note: {text}") for text in found.warnings]
     files = [
         Text(f"curve  {found.curve_file}", overflow="fold"),
         Text(f"runs   {found.run_dir}", overflow="fold"),
     ]
+    lines = [converged_verdict(found), _rate_line(found), ""]
     return Group(*map(Text, lines), shown, *map(Text, after), *notes, *files)
 
 
-def _verdict(found: Convergence) -> str:
-    needed = [(point.global_batch, point.amount) for point in found.curve.table.points if point.amount]
-    return converged_words(found.job, found.target, found.target_source, needed, finite(found.curve.fit.b_crit))
-
-
-def converged_words(
-    job: str, target: float, source: str, needed: Sequence[tuple[int, float]], b_crit: float | None
-) -> str:
-    """The batch that reached the target in the fewest epochs, and from which batch on they double.
-
-    Args:
-        job: reference of the job
-        target: value of the metric
-        source: who says so
-        needed: batches that reached it [samples] and their epochs
-        b_crit: of the fit [samples]; None: infinite
-    """
-    said = f"{target:g} ({source})"
+def converged_verdict(found: Convergence) -> str:
+    """The batch that reached the target in the fewest epochs, and from which batch on they double."""
+    said = f"{found.target:g} ({found.target_source})"
+    needed = [(one.epochs, one.global_batch_size) for one in found.curve.points if one.epochs]
     if not needed:
-        return f"{job}: no run reached {said}."
-    batch, fewest = min(needed, key=lambda one: one[1])
+        return f"{found.job}: no run reached {said}."
+    fewest, batch = min(needed)
     if len(needed) < 2:
-        return f"{job}: {fewest:.2f} epochs to {said} at batch {batch:,}; no other was measured."
+        return f"{found.job}: {fewest:.2f} epochs to {said} at batch {batch:,}; no other was measured."
+    b_crit = found.curve.b_crit
     more = "no batch needs more" if b_crit is None else f"batch {figure(b_crit)} needs twice those of a small one"
-    return f"{job}: {fewest:.2f} epochs to {said} at batch {batch:,}; {more}."
+    return f"{found.job}: {fewest:.2f} epochs to {said} at batch {batch:,}; {more}."
 
 
-def _cells(curve: Curve, one: ConvergedBatch) -> list[str]:
-    point = next((point for point in curve.table.points if point.global_batch == one.global_batch), None)
-    found = sorted(value for run in one.runs if (value := run.noise_b_crit) is not None)
+def _cells(found: Convergence, one: MeasuredBatch) -> list[str]:
+    mine = [run.noise_b_crit for run in found.runs if run.global_batch_size == one.global_batch_size]
+    by_noise = sorted(value for value in mine if value is not None)
     return [
-        f"{one.global_batch:,}",
-        "–" if point is None else f"{point.amount:.2f}",
-        "–" if point is None or point.deviation is None else f"{point.deviation:.2f}",
-        f"{curve.fit.e0 * (1 + one.global_batch / curve.fit.b_crit):.2f}",
-        f"{len(one.needed)} of {len(one.runs) + one.missing}",
-        "–" if one.best is None else f"{one.best:.4g}",
-        figure(found[len(found) // 2]) if found else "–",
+        f"{one.global_batch_size:,}",
+        "–" if one.epochs is None else f"{one.epochs:.2f}",
+        "–" if one.deviation is None else f"{one.deviation:.2f}",
+        f"{one.fitted_epochs:.2f}",
+        f"{len(one.values)} of {one.runs + one.missing}",
+        "–" if one.best_metric is None else f"{one.best_metric:.4g}",
+        figure(by_noise[len(by_noise) // 2]) if by_noise else "–",
     ]
 
 
 def _rate_line(found: Convergence) -> str:
-    recipe = found.curve.table.recipe
+    recipe = found.recipe
     if recipe is None:
         return ""
     held = ", held where it would fall" if recipe.schedule == "hold" else ""
     return (
         f"Learning rate: {recipe.rule} from batch {recipe.base_batch} ({found.rule_source}), schedule by samples{held}"
     )
-
-
-def _devices(count: int) -> str:
-    return "one device" if count == 1 else f"{count} devices"

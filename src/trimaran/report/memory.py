@@ -24,21 +24,38 @@ under the plan. Dots: what autograd alone would hold above that. The budget has 
 """
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import accumulate
+from typing import ClassVar
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.decoding import Count, Positive, Real
+from trimaran.base.html import DataTable
 from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.remedies import MemoryHelp
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.graph.trace.types import StepTrace, TraceStorage
-from trimaran.program.json_files import to_plain
+from trimaran.machine.catalog import catalog
 from trimaran.program.memory import EXACTNESS, MemoryPlan
+from trimaran.report.page.charts import (
+    SERIES_COLOURS,
+    Bar,
+    ChartAxis,
+    LimitLine,
+    Series,
+    bar_chart,
+    curve_chart,
+    time_unit,
+)
+from trimaran.report.page.layout import Absent, Chart, Section, StudyPage, Words, those_known
+from trimaran.report.page.terminal import section_view
+from trimaran.report.rehearsal import helps_section
 from trimaran.report.tables import add_figures, add_words, frame_table
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -59,9 +76,9 @@ class SplitFigures:
 
     name: str
     written: str
-    whole_minimum_bytes: int
-    kept_s: float
-    keep_peak_bytes: int
+    whole_minimum_bytes: Count
+    kept_s: Positive
+    keep_peak_bytes: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +93,11 @@ class Usage:
         bare_mean_bytes: mean, weights left out [bytes]
     """
 
-    peak_bytes: int
-    mean_bytes: int
-    time_mean_bytes: int
-    bare_peak_bytes: int
-    bare_mean_bytes: int
+    peak_bytes: Count
+    mean_bytes: Count
+    time_mean_bytes: Count
+    bare_peak_bytes: Count
+    bare_mean_bytes: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,18 +113,29 @@ class Holder:
 
     name: str
     role: str
-    nbytes: int
-    count: int = 1
+    nbytes: Count
+    count: Count = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyFigures:
-    """A policy's plan and what it costs.
+class LeastMemory:
+    """The operation that needs the minimum memory.
 
     Attributes:
-        name: "none", "all", "conv", "dyn", "ours"
+        at: where it is
+        held_by: what it holds, largest first
+    """
+
+    at: str
+    held_by: tuple[Holder, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyFigures(Usage):
+    """A policy's plan, its memory over the step, and what it costs.
+
+    Attributes:
         fits: whether its peak is within the budget, and what it offloads within the room on the host
-        usage: memory over the step
         step_time_s: of the step under the plan [s]
         slowdown: against the whole step with unlimited memory; 0.02 is 2 % slower
         to_host_bytes: offloaded [bytes]
@@ -120,19 +148,17 @@ class PolicyFigures:
         note: what else there is to say; "" for nothing
     """
 
-    name: str
     fits: bool
-    usage: Usage
-    step_time_s: float
-    slowdown: float
-    to_host_bytes: int
-    to_device_bytes: int
-    host_peak_bytes: int
-    recomputed_bytes: int
-    recompute_s: float
-    stall_s: float
+    step_time_s: Positive
+    slowdown: Real
+    to_host_bytes: Count
+    to_device_bytes: Count
+    host_peak_bytes: Count
+    recomputed_bytes: Count
+    recompute_s: Positive
+    stall_s: Positive
     note: str = ""
-    coded_bytes: int = 0
+    coded_bytes: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,49 +206,55 @@ def _reason(plan: MemoryPlan, storage: TraceStorage) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestBatch:
-    """The most samples that fit.
+    """The most samples that fit; None: it was not looked for.
 
     Attributes:
-        without_plan: as autograd alone runs it; 0: not even one
-        with_plan: with a plan that costs at most `slowdown_limit`; 0: not even one
-        ignoring_slowdown: with a plan, whatever it costs
-        slowdown_limit: most that the plan may cost
-        slowdown: what it costs at `with_plan`
+        largest_batch: with a plan that costs at most `largest_batch_slowdown_limit`; 0: not even one
+        largest_batch_without_plan: as autograd alone runs it; 0: not even one
+        largest_batch_ignoring_slowdown: with a plan, whatever it costs
+        largest_batch_slowdown_limit: most that the plan may cost
+        largest_batch_slowdown: what it costs
     """
 
-    without_plan: int
-    with_plan: int
-    ignoring_slowdown: int
-    slowdown_limit: float
-    slowdown: float
+    largest_batch: Count | None = None
+    largest_batch_without_plan: Count | None = None
+    largest_batch_ignoring_slowdown: Count | None = None
+    largest_batch_slowdown_limit: Positive | None = None
+    largest_batch_slowdown: Real | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveCurve:
-    """Live bytes over the step, at each moment.
+    """Live bytes over the step, from one change to the next.
 
     Both curves share one axis, the time of the operations without any waiting.
 
     Attributes:
-        seconds: duration of each moment [s]
-        phases: phase of each moment, "FP", "BP" or "WU"
+        seconds: duration of each [s]
+        phases: phase of each, "FP", "BP" or "WU"
         kept_bytes: as autograd alone runs it [bytes]
         plan_bytes: under the plan [bytes]; empty where there is none
     """
 
-    seconds: tuple[float, ...]
+    derived: ClassVar = ("time_s",)
+    seconds: tuple[Positive, ...]
     phases: tuple[str, ...]
-    kept_bytes: tuple[int, ...]
-    plan_bytes: tuple[int, ...]
+    kept_bytes: tuple[Count, ...]
+    plan_bytes: tuple[Count, ...]
+
+    @property
+    def time_s(self) -> list[float]:
+        """When each begins [s]."""
+        return [0.0, *accumulate(self.seconds)][:-1]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryEstimate:
+class MemoryEstimate(LargestBatch):
     """Memory of a job's step on a device, and its memory plan.
 
     Attributes:
         job: its name
-        batch: samples of the step
+        local_batch_size: samples of the step
         device: as its vendor calls it
         precision: how products are computed
         precision_source: who chose that
@@ -242,16 +274,15 @@ class MemoryEstimate:
         kept_s: the whole step with unlimited memory [s]
         keep: memory of that step
         minimum_memory_bytes: no plan of whole operations needs less [bytes]
-        minimum_at: operation that needs it
-        minimum_held_by: what it holds, largest first
+        minimum_memory: what needs it
         lower_bound_s: no plan within the budget makes the step faster [s]
         offload_lower_bound_s: the same for plans that only offload [s]
         bottleneck: of the plan, in a sentence
         policy: which of `policies` is the plan
-        policies: the paper's and ours, in the order in which they are shown
+        policies: the paper's ("none", "all", "conv", "dyn") and "ours", in the order in which they are shown
+        kept_bytes: of what a plan may move, what this one keeps [bytes]
         storages: what becomes of each, largest first
-        curve: live bytes over the step
-        largest_batch: None: it was not looked for
+        live_bytes: over the step; None: a document that was not asked for it
         split: modules that run in parts under the plan; plan, minimum memory, bounds, storages and curve are then of
             the step in parts; None: none do
         trace_s: time that tracing took here [s]
@@ -260,42 +291,64 @@ class MemoryEstimate:
         remedies: changes of the job that save memory without a plan
     """
 
+    derived: ClassVar = (
+        *("fits", "fits_without_plan", "keep_peak_bytes", "keep_mean_bytes"),
+        *("plan", "ratio_to_lower_bound"),
+    )
     job: str
-    batch: int
+    local_batch_size: Count
     device: str
     precision: str
     precision_source: str = AS_ASKED
     source: str
-    budget_bytes: int
-    weight_bytes: int
-    optimizer_bytes: int
-    gradient_bytes: int
-    parts_bytes: Mapping[str, int] = field(default_factory=dict)
-    kept_s: float
+    budget_bytes: Count
+    weight_bytes: Count
+    optimizer_bytes: Count
+    gradient_bytes: Count
+    parts_bytes: Mapping[str, Count] = field(default_factory=dict)
+    kept_s: Positive
     keep: Usage
-    minimum_memory_bytes: int
-    minimum_at: str
-    minimum_held_by: tuple[Holder, ...]
-    lower_bound_s: float
-    offload_lower_bound_s: float
+    minimum_memory_bytes: Count
+    minimum_memory: LeastMemory
+    lower_bound_s: Positive
+    offload_lower_bound_s: Positive
     bottleneck: str
-    policy: str
-    policies: tuple[PolicyFigures, ...]
-    storages: tuple[StorageLine, ...]
-    curve: LiveCurve
-    card_bytes: int | None = None
-    context_bytes: int = 0
-    workspace_bytes: int = 0
-    host_bytes: int | None = None
+    policy: str = "ours"
+    policies: Mapping[str, PolicyFigures]
+    kept_bytes: Count = 0
+    storages: tuple[StorageLine, ...] = ()
+    live_bytes: LiveCurve | None = None
+    card_bytes: Count | None = None
+    context_bytes: Count = 0
+    workspace_bytes: Count = 0
+    host_bytes: Count | None = None
     host_source: str = ""
     codec: str = ""
-    codec_ratio: float | None = None
-    largest_batch: LargestBatch | None = None
+    codec_ratio: Positive | None = None
     split: SplitFigures | None = None
-    trace_s: float = 0.0
-    planning_s: float = 0.0
+    trace_s: Positive = 0.0
+    planning_s: Positive = 0.0
     notes: tuple[str, ...] = ()
     remedies: tuple[MemoryHelp, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.policy not in self.policies:
+            raise ValueError(f"policies have no {self.policy!r}")
+
+    @property
+    def fits(self) -> bool:
+        """Whether the step fits with the plan."""
+        return self.plan.fits
+
+    @property
+    def keep_peak_bytes(self) -> int:
+        """Most at once without a plan [bytes]."""
+        return self.keep.peak_bytes
+
+    @property
+    def keep_mean_bytes(self) -> int:
+        """Mean over the operations without a plan [bytes]."""
+        return self.keep.mean_bytes
 
     @property
     def fits_without_plan(self) -> bool:
@@ -305,87 +358,16 @@ class MemoryEstimate:
     @property
     def plan(self) -> PolicyFigures:
         """Figures of the plan."""
-        return next(line for line in self.policies if line.name == self.policy)
+        return self.policies[self.policy]
 
     @property
     def ratio_to_lower_bound(self) -> float:
         """Time of the step under the plan by its lower bound; at least 1."""
         return self.plan.step_time_s / self.lower_bound_s if self.lower_bound_s else math.inf
 
-    @property
-    def kept_bytes(self) -> int:
-        """Of what a plan may move, what this one keeps [bytes]."""
-        return sum(line.nbytes for line in self.storages if line.decision == "keep")
-
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A memory estimate for programs: plain data, sizes in bytes and times in seconds
-
-
-def memory_document(estimate: MemoryEstimate) -> dict[str, Any]:
-    """The figures for programs; storages and curve are left to `storage_documents` and the trace file."""
-    plan, batches = estimate.plan, estimate.largest_batch
-    apart = {
-        "batch",
-        "minimum_at",
-        "minimum_held_by",
-        "policy",
-        "policies",
-        "storages",
-        "curve",
-        "largest_batch",
-    }
-    figures = {name: value for name, value in to_plain(estimate).items() if name not in apart}
-    return figures | {
-        "local_batch_size": estimate.batch,
-        "fits": plan.fits,
-        "fits_without_plan": estimate.fits_without_plan,
-        "keep_peak_bytes": estimate.keep.peak_bytes,
-        "keep_mean_bytes": estimate.keep.mean_bytes,
-        "minimum_memory": {"at": estimate.minimum_at, "held_by": to_plain(estimate.minimum_held_by)},
-        "plan": {"policy": estimate.policy, "kept_bytes": estimate.kept_bytes} | _policy_document(plan),
-        "ratio_to_lower_bound": estimate.ratio_to_lower_bound,
-        "policies": {line.name: _policy_document(line) for line in estimate.policies},
-        "largest_batch": None if batches is None else batches.with_plan,
-        "largest_batch_without_plan": None if batches is None else batches.without_plan,
-        "largest_batch_ignoring_slowdown": None if batches is None else batches.ignoring_slowdown,
-        "largest_batch_slowdown_limit": None if batches is None else batches.slowdown_limit,
-        "largest_batch_slowdown": None if batches is None else batches.slowdown,
-    }
-
-
-def storage_documents(estimate: MemoryEstimate) -> list[dict[str, Any]]:
-    """The decision on each storage, for programs."""
-    return [to_plain(line) for line in estimate.storages]
-
-
-def live_document(curve: LiveCurve) -> dict[str, Any]:
-    """Live bytes over the step for programs: from `time_s` on, until the next change.
-
-    Args:
-        curve: over a step; its times are those of the operations without any waiting
-
-    Returns:
-        `time_s` [s], `kept_bytes` without and `plan_bytes` with the plan [bytes], one entry a change.
-    """
-    times: list[float] = []
-    kept: list[int] = []
-    planned: list[int] = []
-    at = 0.0
-    plan_bytes = curve.plan_bytes or curve.kept_bytes
-    for seconds, before, under in zip(curve.seconds, curve.kept_bytes, plan_bytes, strict=True):
-        if not times or (before, under) != (kept[-1], planned[-1]):
-            times.append(at)
-            kept.append(before)
-            planned.append(under)
-        at += seconds
-    return {"time_s": times, "kept_bytes": kept, "plan_bytes": planned}
-
-
-def _policy_document(line: PolicyFigures) -> dict[str, Any]:
-    plain: dict[str, Any] = to_plain(line)
-    usage: dict[str, Any] = plain.pop("usage")
-    return usage | {name: value for name, value in plain.items() if name != "name"}
+# Live bytes over a step as text
 
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -488,7 +470,7 @@ def _phases(curve: LiveCurve, columns: int) -> str:
 # A memory estimate for people: lines and tables, readable at 80 columns and without colour
 
 
-_POLICY_NAMES = {"ours": "trimaran", "none": "none", "all": "vDNN all", "conv": "vDNN conv", "dyn": "vDNN dyn"}
+POLICY_NAMES = {"ours": "trimaran", "none": "none", "all": "vDNN all", "conv": "vDNN conv", "dyn": "vDNN dyn"}
 
 
 def budget_line(estimate: MemoryEstimate) -> str:
@@ -515,7 +497,7 @@ def host_line(estimate: MemoryEstimate) -> str:
 def verdict_line(estimate: MemoryEstimate) -> str:
     """Whether the step fits, and how."""
     plan, peak = estimate.plan, format_bytes(estimate.keep.peak_bytes)
-    what = f"{estimate.job} with batch {estimate.batch}"
+    what = f"{estimate.job} with batch {estimate.local_batch_size:,}"
     budget = f"the {format_bytes(estimate.budget_bytes)} of {estimate.device}"
     if estimate.fits_without_plan:
         return f"{what} fits {budget}: it needs {peak}."
@@ -532,22 +514,6 @@ def _means(estimate: MemoryEstimate) -> str:
     if estimate.split is None:
         return "with offload and recompute"
     return f"with {estimate.split.name}, offload and recompute"
-
-
-def parts_table(estimate: MemoryEstimate) -> Table:
-    """What the memory is needed for at the peak of the step."""
-    table = frame_table(
-        "What needs the memory at the peak, without a plan",
-        "temporary: gradients under way, and what the running operation needs",
-    )
-    add_words(table, "what")
-    add_figures(table, "size", "share")
-    whole = sum(estimate.parts_bytes.values()) or 1
-    for name, nbytes in estimate.parts_bytes.items():
-        table.add_row(name, format_bytes(nbytes), f"{100 * nbytes / whole:.0f} %")
-    table.add_section()
-    table.add_row("peak", format_bytes(estimate.keep.peak_bytes), "100 %")
-    return table
 
 
 def summary_table(estimate: MemoryEstimate) -> Table:
@@ -577,7 +543,7 @@ def summary_table(estimate: MemoryEstimate) -> Table:
         )
     fits = f"{estimate.ratio_to_lower_bound:.3f} × lower bound" if plan.fits else "does not fit"
     name = Text("the plan" if split is None else f"the plan, {split.name}")
-    table.add_row(name, *_sizes(plan.usage), format_seconds(plan.step_time_s), slower(plan.slowdown), fits)
+    table.add_row(name, *_sizes(plan), format_seconds(plan.step_time_s), slower(plan.slowdown), fits)
     bound_s = estimate.lower_bound_s
     share = max(0.0, bound_s / estimate.kept_s - 1) if estimate.kept_s else 0.0
     parts = "" if split is None else ", in parts"
@@ -595,17 +561,17 @@ def explanation_lines(estimate: MemoryEstimate) -> list[str]:
     plan = estimate.plan
     held = ", ".join(
         f"{format_bytes(one.nbytes)} {f'{one.count} × ' if one.count > 1 else ''}{one.name or one.role}"
-        for one in estimate.minimum_held_by[:4]
+        for one in estimate.minimum_memory.held_by[:4]
     )
     lines = [
         "" if estimate.split is None else split_line(estimate.split),
-        f"The minimum memory is that of {estimate.minimum_at}: {held}." if held else "",
+        f"The minimum memory is that of {estimate.minimum_memory.at}: {held}." if held else "",
         f"The plan keeps {format_bytes(estimate.kept_bytes)} of what it could move, offloads "
         f"{format_bytes(plan.to_host_bytes)}{_on_host(plan)} and recomputes {format_bytes(plan.recomputed_bytes)} "
         f"({format_seconds(plan.recompute_s)}); {_waiting(plan.stall_s)}.",
         codec_line(estimate),
         f"Bottleneck: {estimate.bottleneck}" if estimate.bottleneck else "",
-        "" if estimate.largest_batch is None else batch_line(estimate.largest_batch),
+        "" if estimate.largest_batch is None else batch_line(estimate),
         *(f"{one.name.capitalize()}: {one.action[0].lower()}{one.action[1:]} {one.basis}" for one in estimate.remedies),
     ]
     return [line for line in lines if line]
@@ -642,55 +608,13 @@ def _waiting(seconds: float) -> str:
     return f"operations wait {format_seconds(seconds)} for copies" if seconds else "operations never wait for copies"
 
 
-def batch_line(batches: LargestBatch) -> str:
+def batch_line(found: LargestBatch) -> str:
     """The most samples that fit."""
-    text = f"Largest batch: {batches.without_plan} without a plan, {batches.with_plan} with a plan"
-    if batches.with_plan:
-        text += f" at most {100 * batches.slowdown_limit:g} % slower ({slower(batches.slowdown)} by plan)"
-    return f"{text}, {batches.ignoring_slowdown} ignoring slowdown."
-
-
-def policy_table(estimate: MemoryEstimate) -> Table:
-    """The paper's policies and ours, one line each."""
-    table = frame_table(
-        "Policies",
-        "mean w/o: without weights, gradients and optimizer state; slower: than without a plan\n"
-        "to host: offloaded; recomp.: recomputed; vDNN: of the study of 2016; *: the plan",
-    )
-    add_words(table, "", "policy", no_wrap=True)
-    add_figures(table, "peak", "mean", "mean w/o", "slower", "to host", "recomp.")
-    add_words(table, "fits", no_wrap=True)
-    for line in estimate.policies:
-        table.add_row(
-            "*" if line.name == estimate.policy else "",
-            _POLICY_NAMES.get(line.name, line.name),
-            *_sizes(line.usage),
-            format_bytes(line.usage.bare_mean_bytes),
-            slower(line.slowdown),
-            format_bytes(line.to_host_bytes) if line.to_host_bytes else "–",
-            format_bytes(line.recomputed_bytes) if line.recomputed_bytes else "–",
-            "yes" if line.fits else "no",
-            style="bold" if line.name == estimate.policy else None,
-        )
-    return table
-
-
-def policy_notes(policies: Sequence[PolicyFigures]) -> list[str]:
-    """Notes on policies."""
-    return [f"{_POLICY_NAMES.get(line.name, line.name)}: {line.note}" for line in policies if line.note]
-
-
-def storage_table(lines: Sequence[StorageLine]) -> Table:
-    """The decision on each storage, and its reason."""
-    table = frame_table("Storages", "made by: module, or what it is; becomes: kept, offloaded or recomputed")
-    add_figures(table, "")
-    table.add_column("made by", max_width=26)
-    add_figures(table, "size")
-    add_words(table, "becomes", no_wrap=True)
-    add_words(table, "why")
-    for line in lines:
-        table.add_row(str(line.number), line.module or line.role, format_bytes(line.nbytes), line.decision, line.reason)
-    return table
+    text = f"Largest batch: {found.largest_batch_without_plan} without a plan, {found.largest_batch} with a plan"
+    if found.largest_batch and found.largest_batch_slowdown_limit is not None:
+        by_plan = slower(found.largest_batch_slowdown or 0.0)
+        text += f" at most {100 * found.largest_batch_slowdown_limit:g} % slower ({by_plan} by plan)"
+    return f"{text}, {found.largest_batch_ignoring_slowdown} ignoring slowdown."
 
 
 def slower(share: float) -> str:
@@ -707,8 +631,179 @@ def _sizes(usage: Usage) -> tuple[str, str]:
     return format_bytes(usage.peak_bytes), format_bytes(usage.mean_bytes)
 
 
+def memory_page(found: MemoryEstimate, _: Sequence[object] = (), asked: str = "") -> StudyPage:
+    """Memory over time, the policies, what would help, and what the memory is needed for.
+
+    Args:
+        found: the answer
+        asked: command that asked; "": not known
+    """
+    live = _live_section(found)
+    device = next((name for name, one in catalog().items() if one.title == found.device), "NAME")
+    command = f"trimaran memory {shlex.quote(found.job)} --device {device} --local-batch {found.local_batch_size}"
+    command = asked or command + ("" if live is None else " --chart")
+    return StudyPage(
+        kind="Memory of a step",
+        title=f"{found.job} on {found.device}",
+        verdict=verdict_line(found),
+        facts=[
+            ("budget", format_bytes(found.budget_bytes)),
+            ("minimum memory", format_bytes(found.minimum_memory_bytes)),
+            ("without a plan", format_bytes(found.keep_peak_bytes)),
+        ]
+        + ([("largest batch with a plan", f"{found.largest_batch:,}")] if found.largest_batch is not None else []),
+        sections=those_known(
+            live,
+            _policies_section(found),
+            helps_section(found.remedies),
+            _purposes_section(found),
+            _storages_section(found.storages),
+        ),
+        absent=[]
+        if live is not None
+        else [Absent(title="Memory over time", how=f"{command} --chart --json writes it, too")],
+        command=f"{command} --json",
+        environment={"times": found.source, "precision": found.precision, "bottleneck": found.bottleneck},
+    )
+
+
+def _live_section(found: MemoryEstimate) -> Section | None:
+    live = found.live_bytes
+    if live is None or not live.seconds or len({len(live.seconds), len(live.kept_bytes)}) > 1:
+        return None
+    times, planned = live.time_s, live.plan_bytes if len(live.plan_bytes) == len(live.seconds) else live.kept_bytes
+    unit, size = time_unit(times[-1])
+    series = [
+        Series(
+            name=name,
+            points=[(at / size, count / 2**30) for at, count in zip(times, counts, strict=True)],
+            colour=colour,
+            dots=False,
+            steps=True,
+            dashed=dashed,
+        )
+        for name, counts, colour, dashed in (
+            ("nothing offloaded or recomputed", live.kept_bytes, SERIES_COLOURS[5], True),
+            ("under the plan", planned, SERIES_COLOURS[0], False),
+        )
+    ]
+    svg = curve_chart(
+        "Memory over a step",
+        series,
+        ChartAxis(title=f"time in the step, waits left out [{unit}]", zero=True),
+        ChartAxis(title="live memory [GiB]", zero=True),
+        limits=[LimitLine(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30)],
+    )
+    every = max(1, len(times) // 200)
+    table = DataTable(
+        columns=("time", "without a plan", "under the plan"),
+        rows=[
+            (format_seconds(at), format_bytes(kept), format_bytes(under))
+            for at, kept, under in list(zip(times, live.kept_bytes, planned, strict=True))[::every]
+        ],
+        words=frozenset(),
+        left_out="" if every == 1 else f"One of {every} moments.",
+    )
+    return Section(id="memory", title="Memory over time", content=[Chart(svg=svg, table=table)])
+
+
+def _policies_section(found: MemoryEstimate) -> Section:
+    known = list(found.policies.items())
+    places = {
+        True: ("fits", SERIES_COLOURS[0], False),
+        False: ("does not fit", SERIES_COLOURS[1], True),
+    }
+    series = [
+        Series(
+            name=name,
+            points=[(one.step_time_s, one.peak_bytes / 2**30) for _, one in known if one.fits == fits],
+            says=[POLICY_NAMES.get(key, key) for key, one in known if one.fits == fits],
+            labels=[POLICY_NAMES.get(key, key) for key, one in known if one.fits == fits],
+            colour=colour,
+            hollow=hollow,
+            line=False,
+            size=6.0,
+        )
+        for fits, (name, colour, hollow) in places.items()
+    ]
+    svg = curve_chart(
+        "Policies by step time and memory",
+        series,
+        ChartAxis(title="time of a step [s]"),
+        ChartAxis(title="memory at the peak [GiB]", zero=True),
+        limits=[
+            LimitLine(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30),
+            LimitLine(
+                name=f"minimum {format_bytes(found.minimum_memory_bytes)}",
+                at=found.minimum_memory_bytes / 2**30,
+                colour="var(--soft)",
+            ),
+        ],
+    )
+    sizes = ((key, one, format_bytes(one.to_host_bytes), format_bytes(one.recomputed_bytes)) for key, one in known)
+    table = DataTable(
+        columns=("", "policy", "peak", "mean", "mean w/o", "slower", "to host", "recomp.", "fits"),
+        rows=[
+            (
+                "*" if key == found.policy else "",
+                POLICY_NAMES.get(key, key),
+                *_sizes(one),
+                format_bytes(one.bare_mean_bytes),
+                slower(one.slowdown),
+                to_host if one.to_host_bytes else "–",
+                again if one.recomputed_bytes else "–",
+                "yes" if one.fits else "no",
+            )
+            for key, one, to_host, again in sizes
+        ],
+        words=frozenset({0, 1, 8}),
+    )
+    caption = (
+        "mean w/o: without weights, gradients and optimizer state; slower: than without a plan\n"
+        "to host: offloaded; recomp.: recomputed; vDNN: of the study of 2016; *: the plan"
+    )
+    notes = [f"{POLICY_NAMES.get(key, key)}: {one.note}" for key, one in known if one.note]
+    content: list[Chart | Words] = [Chart(svg=svg, table=table, caption=caption, is_open=True)]
+    if notes:
+        content.append(Words(lines=notes))
+    return Section(id="policies", title="Policies", content=content)
+
+
+def _purposes_section(found: MemoryEstimate) -> Section:
+    whole = found.keep_peak_bytes
+    parts = [(*one, SERIES_COLOURS[n % len(SERIES_COLOURS)]) for n, one in enumerate(found.parts_bytes.items())]
+    svg = bar_chart(
+        "Memory at the peak by purpose",
+        [Bar(name="without a plan", parts=[count / 2**30 for _, count, _ in parts], note=f"{whole / 2**30:.3g}")],
+        [(name, colour) for name, _, colour in parts],
+        ChartAxis(title="memory at the peak [GiB]"),
+        limit=LimitLine(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30),
+    )
+    rows = [(name, format_bytes(count), f"{100 * count / (whole or 1):.0f} %") for name, count, _ in parts]
+    table = DataTable(columns=("what", "size", "share"), rows=[*rows, ("peak", format_bytes(whole), "100 %")], sums=1)
+    caption = "temporary: gradients under way, and what the running operation needs"
+    title = "What needs the memory at the peak, without a plan"
+    return Section(id="purposes", title=title, content=[Chart(svg=svg, table=table, caption=caption)])
+
+
+def _storages_section(lines: Sequence[StorageLine]) -> Section | None:
+    """The decision on each storage, and its reason."""
+    if not lines:
+        return None
+    table = DataTable(
+        columns=("", "made by", "size", "becomes", "why"),
+        rows=[
+            (str(one.number), one.module or one.role, format_bytes(one.nbytes), one.decision, one.reason)
+            for one in lines
+        ],
+        words=frozenset({1, 3, 4}),
+        caption="made by: module, or what it is; becomes: kept, offloaded or recomputed",
+    )
+    return Section(id="storages", title="Storages", content=[table], is_wide=True)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
-# How a memory estimate looks for people
+# How a memory estimate looks in a terminal
 
 
 _WIDEST = 120  # columns: a wider chart is no clearer
@@ -717,9 +812,9 @@ _WIDEST = 120  # columns: a wider chart is no clearer
 def print_estimate(out: Console, found: MemoryEstimate, *, chart: bool = False, storages: bool = False) -> None:
     """Print the verdict, the tables, with the chart and the storages where these were asked for, and what is next."""
     out.print(f"[bold]{escape(verdict_line(found))}[/]\n")
-    out.print(parts_table(found), "")
+    out.print(*section_view(_purposes_section(found)), "")
     out.print(
-        f"[bold]{escape(found.job)}[/], batch {found.batch}, on {escape(found.device)}, "
+        f"[bold]{escape(found.job)}[/], batch {found.local_batch_size:,}, on {escape(found.device)}, "
         f"{precision_words(found.precision, found.precision_source)}\n"
         f"{escape(budget_line(found))}\n"
         f"{escape(host_line(found))}\n"
@@ -727,16 +822,14 @@ def print_estimate(out: Console, found: MemoryEstimate, *, chart: bool = False, 
     out.print(summary_table(found), "")
     for line in explanation_lines(found):
         out.print(escape(line))
-    if chart:
-        legend = chart_legend(found.curve, split=found.split is not None)
+    if chart and found.live_bytes is not None:
+        legend = chart_legend(found.live_bytes, split=found.split is not None)
         out.print("\n[bold]Live bytes over the step[/]", f"[dim]{legend}[/]", sep="\n" if found.split else "   ")
         width = min(out.width, _WIDEST)
-        out.print(escape(memory_chart(found.curve, budget_bytes=found.budget_bytes, width=width)), soft_wrap=True)
-    out.print("", policy_table(found))
-    for note in policy_notes(found.policies):
-        out.print(f"[dim]{escape(note)}[/]")
-    if storages:
-        out.print("", storage_table(found.storages))
+        out.print(escape(memory_chart(found.live_bytes, budget_bytes=found.budget_bytes, width=width)), soft_wrap=True)
+    out.print("", *section_view(_policies_section(found)))
+    for section in those_known(_storages_section(found.storages)) if storages else ():
+        out.print("", *section_view(section))
     for note in found.notes:
         out.print(f"[yellow]note:[/] {escape(note)}")
     out.print(

@@ -1,4 +1,4 @@
-"""Observation of a script: the page that `observe` prints, and the same as JSON data."""
+"""Observation of a script: the page that `observe` prints."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trimaran.base.decoding import Count, Positive
+from trimaran.base.html import DataTable
 from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds, format_span
-from trimaran.program.json_files import to_plain
-from trimaran.report.remedies import remedies_document, remedies_view
-from trimaran.report.tables import add_figures, add_words, bullet, frame_table, page_text
+from trimaran.report.remedies import remedies_view
+from trimaran.report.tables import bullet, page_text, table_view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +78,6 @@ class Observation:
         return page_text(lambda out: out.print(observation_view(self)))
 
 
-def observation_document(observation: Observation) -> dict[str, object]:
-    """An observation as JSON data; the first remedy is the best."""
-    plain: dict[str, object] = to_plain(observation)
-    return plain | {"remedies": remedies_document(observation.remedies)}
-
-
 def observation_view(observation: Observation) -> RenderableType:
     """An observation for people, readable at 80 columns.
 
@@ -100,7 +94,7 @@ def observation_view(observation: Observation) -> RenderableType:
         head,
         Text.assemble(before, (limiter, "bold"), after),
         Text(),
-        *_parts_table(observation),
+        table_view(parts_table(observation), "What a step is spent on"),
     ]
     lines += [Text(), _memory_line(observation)]
     if launch := launch_words(observation):
@@ -140,37 +134,37 @@ _MOST_RANKS = 4
 """Ranks that have a column each, side by side at 80 columns; of more the least and the most are shown."""
 
 
-def _parts_table(observation: Observation) -> list[RenderableType]:
-    ranks = observation.ranks
-    below = f"FP, BP, WU: forward, backward, weight update\n{steps_words(observation)}"
-    is_each = len(ranks) <= _MOST_RANKS
-    if not is_each:
-        below = f"least, most: of {len(ranks)} ranks, each of which --json has\n{below}"
-    table = frame_table("What a step is spent on", below)
-    add_words(table, "")
-    add_figures(table, "time", "share", no_wrap=False)
-    several = len(ranks) > 1
-    names = [f"rank {rank.rank}" for rank in ranks] if is_each else ["least", "most"]
-    for name in names if several else ():
-        add_figures(table, name, no_wrap=False)
+def parts_table(observation: Observation) -> DataTable:
+    """What a step is spent on; of several ranks each, or of many the least and the most.
 
-    def cells(values: Sequence[float], written: Callable[[float], str]) -> Sequence[str]:
+    Args:
+        observation: of a script
+    """
+    ranks = observation.ranks
+    several, is_each = len(ranks) > 1, len(ranks) <= _MOST_RANKS
+    names = [f"rank {rank.rank}" for rank in ranks] if is_each else ["least", "most"]
+
+    def cells(values: Sequence[float], written: Callable[[float], str] = format_seconds) -> Sequence[str]:
         shown = values if is_each else (min(values), max(values))
         return [written(value) for value in shown] if several else ()
 
-    for name, seconds in observation.parts_s.items():
-        each = [rank.parts_s[name] for rank in ranks]
-        if max(seconds, *each) < 5e-4 * observation.step_time_s:
-            continue
-        share = f"{100 * seconds / observation.step_time_s:.1f} %"
-        table.add_row(name, format_seconds(seconds), share, *cells(each, format_seconds))
-    table.add_section()
-    total = cells([sum(rank.parts_s.values()) for rank in ranks], format_seconds)
-    table.add_row("step", format_seconds(observation.step_time_s), "100 %", *total)
+    whole_s = observation.step_time_s
+    rows = [
+        (name, format_seconds(seconds), f"{100 * seconds / whole_s:.1f} %" if whole_s else "–", *cells(each))
+        for name, seconds in observation.parts_s.items()
+        if max(seconds, *(each := [rank.parts_s.get(name, 0.0) for rank in ranks])) >= 5e-4 * whole_s
+    ]
+    rows.append(("step", format_seconds(whole_s), "100 %", *cells([sum(rank.parts_s.values()) for rank in ranks])))
     if several:
         samples = cells([rank.samples for rank in ranks], lambda count: f"{count:.1f}" if count else "–")
-        table.add_row("samples", "", "", *samples)
-    return [table]
+        rows.append(("samples", "", "", *samples))
+    below = f"FP, BP, WU: forward, backward, weight update\n{steps_words(observation)}"
+    return DataTable(
+        columns=("", "time", "share", *(names if several else ())),
+        rows=rows,
+        caption=below if is_each else f"least, most: of {len(ranks)} ranks, each of which --json has\n{below}",
+        sums=1 + several,
+    )
 
 
 def _memory_line(observation: Observation) -> Text:

@@ -10,8 +10,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.html import DataTable
 from trimaran.base.units import format_bytes, format_count, format_duration, format_figure, format_seconds, format_span
-from trimaran.report.tables import add_figures, add_words, frame_table, join_figures, parted
+from trimaran.report.tables import add_figures, add_words, frame_table, join_figures, parted, table_view
 
 TARGET_ROWS = 16
 """Rows of the table that are shown: the front of time and cost, then the fastest."""
@@ -109,7 +110,7 @@ def run_lines(document: Mapping[str, Any]) -> list[str | Table]:
         spares = "; spares: nodes, and their cost" if run["spares_paid"] else ""
         legend = f"* chosen; days with failures, interval 90 %, cost in {document['cost_unit']}{spares}."
         sentences += [_counts_table(document), *_wrapped(f"{legend} {fastest_and_cheapest(document)}"), ""]
-    sentences += [_parts_table(run), ""]
+    sentences += [table_view(run_parts(run)), ""]
     for sentence in run_sentences(run):
         sentences += _wrapped(sentence)
     for entry in document["left_out"]:
@@ -149,19 +150,19 @@ def load_lines(document: Mapping[str, Any]) -> list[str | Table]:
     loads = document.get("expert_loads")
     if loads is None:
         return lines
-    table = frame_table()
-    add_words(table, "busiest rank of experts", no_wrap=True)
-    add_figures(table, "step", "slower", "peak", "fits")
     base = loads[0]["step_time_s"]
-    for row in loads:
-        table.add_row(
+    rows = [
+        (
             f"{row['imbalance']:g} times the balanced load" + (" (planned)" if row["planned"] else ""),
             format_seconds(row["step_time_s"]),
             f"{row['step_time_s'] / base - 1:.0%}",
             format_bytes(row["peak_bytes"]),
             "yes" if row["fits"] else "no",
         )
-    lines.append(table)
+        for row in loads
+    ]
+    columns = ("busiest rank of experts", "step", "slower", "peak", "fits")
+    lines.append(table_view(DataTable(columns=columns, rows=rows)))
     if any(row["reached"] < row["imbalance"] for row in loads):
         most = max(row["reached"] for row in loads)
         lines += _wrapped(f"No rank of this strategy can have more than {most:g} times the balanced load.")
@@ -273,14 +274,15 @@ def fastest_and_cheapest(document: Mapping[str, Any]) -> str:
     return f"Fastest: {fastest['devices']} devices; cheapest: {cheapest['devices']}."
 
 
-def _parts_table(run: Mapping[str, Any]) -> Table:
-    table = frame_table()
-    add_words(table, "where the time goes")
-    add_figures(table, "time", "share")
-    whole = sum(run["parts_s"].values())
-    for part, seconds in run["parts_s"].items():
-        table.add_row(part, format_duration(seconds), f"{seconds / whole:.1%}")
-    return table
+def run_parts(run: Mapping[str, Any]) -> DataTable:
+    """Where the time of a training of tokens goes.
+
+    Args:
+        run: of its document
+    """
+    whole = sum(run["parts_s"].values()) or 1.0
+    rows = [(part, format_duration(spent), f"{spent / whole:.1%}") for part, spent in run["parts_s"].items()]
+    return DataTable(columns=("where the time goes", "time", "share"), rows=rows)
 
 
 def _failures(run: Mapping[str, Any]) -> str:

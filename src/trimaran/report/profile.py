@@ -22,13 +22,14 @@ from typing import Any, Literal
 
 from rich.table import Table
 
+from trimaran.base.html import DataTable
 from trimaran.base.units import format_bytes, format_seconds, format_span
 from trimaran.graph.types import Graph, Op
 from trimaran.pricing.compute import Context, context_of, operation_costs
 from trimaran.pricing.tables import CostTable, Form, OperationKey
 from trimaran.pricing.types import Cost, OpCost, add, multiply
 from trimaran.program.json_files import to_plain
-from trimaran.report.tables import add_figures, add_words, frame_table, unit_of
+from trimaran.report.tables import add_words, frame_table, table_view, unit_of
 
 Grouping = Literal["module", "operation", "kind"]
 """The unit of one line of a profile."""
@@ -353,25 +354,23 @@ def step_table(step: StepProfile) -> Table:
     """A step by phase, with intervals, shares and sources."""
     overlapped = f"\nexchange overlapped with compute: {format_seconds(step.overlapped_s)}" if step.overlapped_s else ""
     legend = f"{_phases(step)}\ninterval: 90 %{overlapped}".lstrip()
-    table = frame_table(f"{step.strategy}, {step.samples} samples a device", legend)
-    add_words(table, "phase")
-    add_figures(table, "time", "interval", "share")
-    add_words(table, "source")
-    for phase in step.phases:
-        if phase.seconds or phase.high:
-            table.add_row(
-                phase.name,
-                format_seconds(phase.seconds),
-                f"{format_seconds(phase.low)} – {format_seconds(phase.high)}",
-                f"{100 * phase.share:.1f} %",
-                phase.source,
-            )
-    low, high = step.interval_s
-    table.add_section()
-    table.add_row(
-        "step", format_seconds(step.step_time_s), f"{format_seconds(low)} – {format_seconds(high)}", "", "simulated"
+    rows = [
+        (
+            phase.name,
+            format_seconds(phase.seconds),
+            f"{format_seconds(phase.low)} – {format_seconds(phase.high)}",
+            f"{100 * phase.share:.1f} %",
+            phase.source,
+        )
+        for phase in step.phases
+        if phase.seconds or phase.high
+    ]
+    rows.append(
+        ("step", format_seconds(step.step_time_s), " – ".join(map(format_seconds, step.interval_s)), "", "simulated")
     )
-    return table
+    columns = ("phase", "time", "interval", "share", "source")
+    table = DataTable(columns=columns, rows=rows, words=frozenset({0, 4}), sums=1)
+    return table_view(table, f"{step.strategy}, {step.samples} samples a device", legend)
 
 
 def _phases(step: StepProfile) -> str:
@@ -418,17 +417,8 @@ def spot_table(profile: Profile, *, top: int) -> Table:
     total_s = sum(spot.seconds for spot in profile.spots) or 1.0
     shown = profile.spots[:top]
     unit, size = unit_of(shown[0].seconds if shown else 0.0)
-    table = frame_table(
-        f"Compute by {profile.by}, {profile.samples} samples [{unit}]",
-        "share: of FP and BP; FLOP: of both; FLOP/s, B/s: reached; param: elements\n"
-        "saved: bytes kept for the backward\n"
-        "src: m measured, i interpolated, a assumed or analytic",
-    )
-    table.add_column(profile.by)
-    add_figures(table, "FP", "BP", "share", "FLOP", "FLOP/s", "B/s", "param", "saved")
-    add_words(table, "src", no_wrap=True)
-    for spot in shown:
-        table.add_row(
+    rows = [
+        (
             f"{spot.name} ({spot.operations})" if spot.operations > 1 else spot.name,
             *(f"{cost.seconds / size:.{_digits(cost.seconds / size)}f}" for cost in (spot.forward, spot.backward)),
             f"{100 * spot.seconds / total_s:.1f} %",
@@ -436,7 +426,16 @@ def spot_table(profile: Profile, *, top: int) -> Table:
             _short(spot.saved_bytes),
             _source_letter(spot),
         )
-    return table
+        for spot in shown
+    ]
+    columns = (profile.by, "FP", "BP", "share", "FLOP", "FLOP/s", "B/s", "param", "saved", "src")
+    return table_view(
+        DataTable(columns=columns, rows=rows, words=frozenset({0, 9})),
+        f"Compute by {profile.by}, {profile.samples} samples [{unit}]",
+        "share: of FP and BP; FLOP: of both; FLOP/s, B/s: reached; param: elements\n"
+        "saved: bytes kept for the backward\n"
+        "src: m measured, i interpolated, a assumed or analytic",
+    )
 
 
 def overhead_lines(overhead: Overhead) -> tuple[str, ...]:

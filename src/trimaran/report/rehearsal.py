@@ -7,17 +7,21 @@ that were invented, notes, and the next command.
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from trimaran.base.decoding import Count, Positive
+from trimaran.base.html import DataTable
 from trimaran.base.printable import printable
 from trimaran.base.remedies import MemoryHelp
+from trimaran.base.secrets import page_command
 from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
-from trimaran.program.json_files import to_plain
+from trimaran.report.page.charts import Bar, ChartAxis, LimitLine, bar_chart, byte_unit, time_unit
+from trimaran.report.page.layout import Absent, Chart, Section, StudyPage, Words, those_known
+from trimaran.report.page.terminal import section_view
 from trimaran.report.tables import add_figures, add_words, bullet, frame_table, next_text, page_text
 
 Verdict = Literal["fits", "not sure", "out of memory", "disagree", "hang", "failed", "not trained"]
@@ -215,6 +219,7 @@ class Rehearsal:
         options: what was asked besides, each an option of the command and its value, such as "--memory", "80GiB"
     """
 
+    derived: ClassVar = ("fits", "peak_bytes")
     verdict: Verdict
     headline: str
     script: Sequence[str]
@@ -250,11 +255,215 @@ class Rehearsal:
         return page_text(lambda out: out.print(rehearsal_view(self)))
 
 
-def rehearsal_document(rehearsal: Rehearsal) -> dict[str, object]:
-    """A rehearsal as JSON data: times in seconds, sizes in bytes."""
-    plain: dict[str, object] = to_plain(rehearsal)
-    head = {"verdict": rehearsal.verdict, "fits": rehearsal.fits, "headline": rehearsal.headline}
-    return head | {"peak_bytes": rehearsal.peak_bytes} | plain
+# ---------------------------------------------------------------------------------------------------------------------
+# The page of a rehearsal
+
+
+_PURPOSE_COLOURS = (
+    "var(--series-1)",
+    "var(--series-2)",
+    "var(--series-3)",
+    "var(--series-4)",
+    "var(--series-5)",
+    "var(--backward)",
+    "var(--after)",
+    "var(--overlapped)",
+)
+
+
+def rehearsal_page(found: Rehearsal, _: Sequence[object] = (), __: str = "") -> StudyPage:
+    """What is wrong, memory by rank, what would help, collectives, the step, and what was invented.
+
+    Args:
+        found: the answer
+    """
+    return StudyPage(
+        kind="Rehearsal",
+        title=f"{' '.join(found.script[: 1 + (found.script[:1] == ['-m'])])} on {format_count(found.world, 'rank')}",
+        verdict=found.headline,
+        facts=[
+            ("verdict", found.verdict),
+            ("ranks rehearsed", f"{len(found.ranks)} of {found.world:,}"),
+            ("device", f"{found.device}, {format_bytes(found.memory_bytes)}"),
+        ]
+        + ([("step", format_seconds(found.step.seconds))] if found.step else []),
+        sections=those_known(
+            _troubles_section(found.troubles),
+            _rank_memory_section(found),
+            helps_section(found.remedies),
+            _collectives_section(found),
+            _step_section(found.step),
+            _invented_section(found.invented),
+            Section(id="printed", title="The script printed last", content=[Words(lines=found.printed, is_list=True)])
+            if found.printed
+            else None,
+        ),
+        absent=[]
+        if found.step is not None
+        else [Absent(title="Step time", how="no step could be timed: the ranks have to reach a step of an optimizer")],
+        notes=found.notes,
+        command=page_command(asked_again(found, "--json")),
+        environment={
+            "cluster": found.cluster,
+            "device": found.device,
+            "times corrected by": "" if found.calibration is None else str(found.calibration.get("source", "")),
+        },
+    )
+
+
+def _troubles_section(troubles: Sequence[Trouble]) -> Section | None:
+    if not troubles:
+        return None
+    content: list[Chart | Words | DataTable] = []
+    for one in troubles[:20]:
+        content.append(Words(lines=[one.text]))
+        sides = [(str(side.rank), side.text, "; ".join(side.lines)) for side in one.sides]
+        if sides:
+            content.append(DataTable(columns=("rank", "does", "lines"), rows=sides, words=frozenset({1, 2})))
+        if one.help:
+            content.append(Words(lines=one.help, is_list=True))
+    return Section(id="troubles", title="What is wrong", content=content)
+
+
+def _rank_memory_section(found: Rehearsal) -> Section | None:
+    ranks = [one for one in found.ranks if one.reserved_bytes or one.allocated_bytes]
+    if not ranks:
+        return None
+    peak = max(one.reserved_bytes for one in ranks)
+    unit, size = byte_unit(peak)
+    purposes = list(PURPOSES)
+    room = min(one.room_bytes for one in ranks)
+    parts = [*zip(purposes, _PURPOSE_COLOURS, strict=True), ("reserved beyond", "var(--idle)")]
+
+    def figures(one: RehearsedRank) -> list[float]:
+        known = [one.parts_bytes.get(name, 0) / size for name in purposes]
+        known[-1] += sum(count for name, count in one.parts_bytes.items() if name not in PURPOSES) / size
+        return [*known, max(0.0, one.reserved_bytes / size - sum(known))]
+
+    svg = bar_chart(
+        "Memory at the peak by rank and purpose",
+        [
+            Bar(name=f"rank {one.rank}" if len(ranks) <= 20 else str(one.rank), parts=figures(one), note="")
+            for one in ranks
+        ],
+        parts,
+        ChartAxis(title=f"memory at the peak [{unit}]"),
+        limit=LimitLine(name=f"a device has {format_bytes(room)} to allocate", at=room / size)
+        if room < 4 * peak
+        else None,
+    )
+    table = DataTable(
+        columns=(
+            *("rank", "place", "stands for", *(f"{name} [{unit}]" for name in purposes)),
+            *(f"allocated [{unit}]", f"reserved [{unit}]", "at the peak", "ended"),
+        ),
+        rows=[
+            (
+                str(one.rank),
+                one.place,
+                f"{one.stands_for:,}",
+                *(f"{one.parts_bytes.get(name, 0) / size:,.4g}" for name in purposes),
+                f"{one.allocated_bytes / size:,.4g}",
+                f"{one.reserved_bytes / size:,.4g}",
+                one.peak_line,
+                one.ended,
+            )
+            for one in ranks
+        ],
+        words=frozenset({1, 3 + len(purposes) + 2, 3 + len(purposes) + 3}),
+    )
+    caption = (
+        "Reserved beyond: what the allocator holds above what is in blocks. A rank stands for all that do the same."
+    )
+    if room >= 4 * peak:
+        caption += f" A device has {format_bytes(room)} to allocate, far above."
+    return Section(
+        id="memory", title="Memory by rank and purpose", content=[Chart(svg=svg, table=table, caption=caption)]
+    )
+
+
+def helps_section(helps: Sequence[MemoryHelp]) -> Section | None:
+    """Remedies for a lack of memory.
+
+    Args:
+        helps: of one rank
+    """
+    if not helps:
+        return None
+    table = DataTable(
+        columns=("remedy", "saves", "reserved then", "step then", "fits then"),
+        rows=[_help_row(one) for one in helps],
+        words=frozenset({0, 4}),
+        caption="saves: of the reserved memory; then: with this remedy alone",
+    )
+    refused = [f"{one.name}: {one.refused}" for one in helps if one.refused]
+    content: list[Words | DataTable] = [table, *([Words(lines=refused, is_list=True)] if refused else [])]
+    title = f"What would help rank {helps[0].rank}, each played on its record"
+    return Section(id="remedies", title=title, content=content)
+
+
+def _collectives_section(found: Rehearsal) -> Section | None:
+    content: list[Chart | Words] = [Words(lines=[found.agreement])] if found.agreement else []
+    if found.collectives:
+        shown = sorted(found.collectives, key=lambda one: -one.nbytes)
+        unit, size = byte_unit(shown[0].nbytes)
+        svg = bar_chart(
+            "Bytes of collectives in a step",
+            [
+                Bar(name=f"{one.operation} {one.group}", parts=[one.nbytes / size], note=f"{one.count:,} ×")
+                for one in shown[:16]
+            ],
+            [("bytes in a step", "var(--exposed)")],
+            ChartAxis(title=f"bytes in a step [{unit}]"),
+        )
+        table = DataTable(
+            columns=("operation", "group", "ranks", "count", "bytes"),
+            rows=[
+                (one.operation, one.group, f"{one.ranks:,}", f"{one.count:,}", format_bytes(one.nbytes))
+                for one in shown
+            ],
+            words=frozenset({0, 1}),
+        )
+        caption = f"group: as the script names it; ranks: of the group; count, bytes: in a step of rank {shown[0].rank}"
+        content.append(Chart(svg=svg, table=table, caption=caption))
+    return Section(id="collectives", title="Collectives of a step", content=content) if content else None
+
+
+def _step_section(step: RehearsedStep | None) -> Section | None:
+    if step is None:
+        return None
+    unit, size = time_unit(step.seconds)
+    parts = [(name, seconds) for name, seconds in step.parts_s.items() if seconds >= max(5e-4 * step.seconds, 1e-15)]
+    svg = bar_chart(
+        "Parts of the step",
+        [Bar(name=name, parts=[seconds / size], note=f"{seconds / size:,.3g}") for name, seconds in parts],
+        [("time", "var(--series-1)")],
+        ChartAxis(title=f"time of a step [{unit}]"),
+    )
+    table = DataTable(
+        columns=("part of the step", "time", "share"),
+        rows=[(name, format_seconds(seconds), f"{100 * seconds / step.seconds:.1f} %") for name, seconds in parts],
+    )
+    caption = (
+        f"Rank {step.rank}: {format_seconds(step.seconds)} (90 %: {format_span(*map(format_seconds, step.interval_s))})"
+        + (f", {100 * step.mfu:.1f} % of {step.peak} (MFU)" if step.mfu is not None else "")
+        + "; times are predicted for the cluster."
+    )
+    notes = [Words(lines=step.notes, is_list=True)] if step.notes else []
+    chart = Chart(svg=svg, table=table, caption=caption)
+    return Section(id="parts", title="The step on the target cluster", content=[chart, *notes])
+
+
+def _invented_section(invented: Sequence[InventedValue]) -> Section | None:
+    if not invented:
+        return None
+    table = DataTable(
+        columns=("what", "answer", "asked by", "line", "times"),
+        rows=[(one.what, one.value, one.asked, one.line, f"{one.count:,}") for one in invented],
+        words=frozenset({0, 1, 2, 3}),
+        caption="what the script asked of tensors without data; asked by, line: where; --hint says a value of yours",
+    )
+    return Section(id="invented", title="Invented values", content=[table])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -271,16 +480,9 @@ def rehearsal_view(rehearsal: Rehearsal) -> RenderableType:
     parts += [_trouble(trouble, is_told=trouble.text in rehearsal.headline) for trouble in rehearsal.troubles]
     if any(one.reserved_bytes or one.allocated_bytes for one in rehearsal.ranks):
         parts += [Text(), *_memory_tables(rehearsal)]
-    if rehearsal.remedies:
-        parts += [Text(), *_remedy_table(rehearsal.remedies)]
-    if rehearsal.agreement:
-        parts += [Text(), Text(rehearsal.agreement)]
-    if rehearsal.collectives:
-        parts += [Text(), *_collective_table(rehearsal.collectives)]
-    if rehearsal.step is not None:
-        parts += [Text(), *_step_table(rehearsal.step)]
-    if rehearsal.invented:
-        parts += [Text(), *_invented_table(rehearsal.invented)]
+    sections = (helps_section(rehearsal.remedies), _collectives_section(rehearsal), _step_section(rehearsal.step))
+    for section in those_known(*sections, _invented_section(rehearsal.invented)):
+        parts += [Text(), *section_view(section, most=_MOST_ROWS)]
     if rehearsal.notes:
         parts += [Text(), Text("Notes", style="bold"), *(bullet(Text(note)) for note in rehearsal.notes)]
     if rehearsal.printed:
@@ -359,20 +561,7 @@ def _parts(rank: RehearsedRank, purposes: Sequence[str], size: int) -> Iterator[
     return (_amount(rank.parts_bytes.get(name, 0), size) for name in purposes)
 
 
-def _remedy_table(remedies: Sequence[MemoryHelp]) -> Iterator[RenderableType]:
-    yield _title(f"What would help rank {remedies[0].rank}, each played on its record")
-    table = frame_table()
-    add_words(table, "remedy")
-    add_figures(table, "saves", "reserved then", "step then")
-    add_words(table, "fits then")
-    for one in remedies:
-        table.add_row(*map(Text, help_row(one)))
-    yield table
-    yield Text("saves: of the reserved memory; then: with this remedy alone", style="dim")
-    yield from (bullet(Text(f"{one.name}: {one.refused}")) for one in remedies if one.refused)
-
-
-def help_row(one: MemoryHelp) -> tuple[str, ...]:
+def _help_row(one: MemoryHelp) -> tuple[str, ...]:
     """A remedy in a table: what to do, what it saves, what is reserved then, the step then, whether it fits then."""
     step = "–" if one.step_time_s is None else format_seconds(one.step_time_s)
     fits = "yes" if one.fits else "no: host" if one.refused else "no"
@@ -403,49 +592,6 @@ def _some(ranks: Sequence[RehearsedRank]) -> str:
 def _amount(nbytes: int, size: int) -> str:
     value = nbytes / size
     return "–" if not nbytes else f"{value:.2f}" if value < 10 else f"{value:,.1f}"
-
-
-def _collective_table(collectives: Sequence[RehearsedCollectives]) -> Iterator[RenderableType]:
-    yield _title(f"Collectives of a step, rank {collectives[0].rank}")
-    table = frame_table()
-    add_words(table, "operation", "group")
-    add_figures(table, "ranks", "count", "bytes")
-    for one in collectives[:_MOST_ROWS]:
-        figures = f"{one.ranks:,}", f"{one.count:,}", format_bytes(one.nbytes)
-        table.add_row(Text(one.operation), Text(one.group), *figures)
-    yield table
-    said = "group: as the script names it; ranks: of the group; count, bytes: in a step of this rank"
-    yield Text(said, style="dim")
-    if len(collectives) > _MOST_ROWS:
-        yield Text(f"{format_count(len(collectives) - _MOST_ROWS, 'row')} more: --json", style="dim")
-
-
-def _step_table(step: RehearsedStep) -> Iterator[RenderableType]:
-    interval = format_span(*map(format_seconds, step.interval_s))
-    mfu = "" if step.mfu is None else f", {100 * step.mfu:.1f} % of {step.peak} (MFU)"
-    yield _title(f"Step: {format_seconds(step.seconds)} (90 %: {interval}){mfu}")
-    table = frame_table()
-    add_words(table, f"part of the step, rank {step.rank}")
-    add_figures(table, "time", "share")
-    for part, seconds in step.parts_s.items():
-        if seconds >= 5e-4 * step.seconds:
-            table.add_row(Text(part), format_seconds(seconds), f"{100 * seconds / step.seconds:.1f} %")
-    yield table
-    yield Text("times are predicted for the cluster", style="dim")
-    yield from (Text(note, style="dim") for note in step.notes)
-
-
-def _invented_table(invented: Sequence[InventedValue]) -> Iterator[RenderableType]:
-    yield _title("Invented values: what the script asked of tensors without data")
-    table = frame_table()
-    add_words(table, "what", "answer", "asked by", "line")
-    add_figures(table, "times")
-    for one in invented[:_MOST_ROWS]:
-        table.add_row(*map(Text, (one.what, one.value, one.asked, one.line)), f"{one.count:,}")
-    yield table
-    yield Text("asked by, line: where the script asked; --hint says a value of yours", style="dim")
-    if len(invented) > _MOST_ROWS:
-        yield Text(f"{format_count(len(invented) - _MOST_ROWS, 'row')} more: --json", style="dim")
 
 
 def _ending(rehearsal: Rehearsal) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How remedies look: one table for people, one document for programs, whoever found them."""
+"""How remedies look: one table for people, whoever found them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,30 +7,7 @@ from rich.text import Text
 
 from trimaran.base.remedies import Actor, Method, Remedy
 from trimaran.base.units import format_span
-from trimaran.program.json_files import to_plain
 from trimaran.report.tables import add_figures, add_words, bullet, frame_table
-
-
-def remedies_document(remedies: Sequence[Remedy]) -> list[dict[str, object]]:
-    """Remedies as JSON data, in the given order.
-
-    Args:
-        remedies: ranked
-
-    Returns:
-        Of each its fields, those of the set-up that it is about, what it needs, and who acts.
-    """
-    return [dict(remedy.at) | _plain(remedy) | _known(remedy) for remedy in remedies]
-
-
-def _plain(remedy: Remedy) -> dict[str, object]:
-    plain: dict[str, object] = to_plain(remedy)
-    plain.pop("at")
-    return plain
-
-
-def _known(remedy: Remedy) -> dict[str, object]:
-    return {"needs": remedy.known.needs, "actor": remedy.known.actor}
 
 
 def remedies_view(
@@ -118,8 +95,8 @@ def grounds(remedy: Remedy, *, of_script: bool = False) -> str:
         of_script: as for `remedies_view`
     """
     assumed = f" Assumes: {remedy.assumption}" if remedy.assumption else ""
-    actor: Actor = "script" if of_script and remedy.known.actor == "plan" else remedy.known.actor
-    return f"{_METHODS[remedy.method]}{remedy.basis}{assumed} By {_ACTORS[actor]}; needs {remedy.known.needs}."
+    actor: Actor = "script" if of_script and remedy.actor == "plan" else remedy.actor
+    return f"{_METHODS[remedy.method]}{remedy.basis}{assumed} By {_ACTORS[actor]}; needs {remedy.needs}."
 
 
 _METHODS: Mapping[Method, str] = {"re-simulated": "Simulated: ", "estimated": "", "rule": ""}

@@ -7,8 +7,8 @@ five characters, in a unit that the whole table shares.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,14 +16,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.decoding import Count, Positive
+from trimaran.base.html import DataTable
 from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
-from trimaran.pricing.exchange.step import ScaledStep
+from trimaran.pricing.exchange.step import ExposedGradient, Sync
 from trimaran.pricing.input_pipeline import RESOURCES, Resource
-from trimaran.report.remedies import remedies_document, remedy_table
-from trimaran.report.tables import add_figures, add_words, frame_table, page_text
-from trimaran.simulator.exchange_comparison import Ratio
+from trimaran.report.remedies import remedy_table
+from trimaran.report.tables import page_text, table_view
 
 Mode = Literal["weak", "strong"]
 """Weak: each device has its batch, however many there are. Strong: all devices share one batch."""
@@ -37,49 +38,118 @@ LIMITERS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingRow:
-    """One set-up of the study.
+class StepFeeding:
+    """How a row is fed.
 
     Attributes:
-        step: the step of each rank, taken apart
+        workers: of each device
+        limited_by: what of the input pipeline sets the wait; None: data are always ready
+    """
+
+    workers: Count
+    limited_by: Resource | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRow:
+    """One set-up of the study; times are of a step of each rank.
+
+    Attributes:
+        devices: in the group
+        local_batch_size: samples of each
+        sync: how gradients are exchanged
         nodes: that the devices are in
         samples_per_s: of all devices together [samples/s]
-        low: lower end of its 90 % interval [samples/s]
-        high: upper end [samples/s]
+        interval: its 90 % interval [samples/s]
+        exchange_interval: samples/s with all that nobody has measured of the exchange at its slow and its fast end
         speedup: against one device, with the same batch a device (weak) or in all (strong)
         efficiency: speedup by devices
+        limiter: the bottleneck of the step, as plans name it, then the part of it; memory where it does not fit
+        step_time_s: the whole [s]
+        forward_s: FP [s]
+        backward_s: BP, as long as it takes during communication [s]
+        communication_s: exchange of gradients, overlapped or not [s]
+        exposed_communication_s: the part of it that does not overlap the backward [s]
+        update_s: the optimizer [s]
+        overhead_s: calls, synchronization, stragglers [s]
+        feeding_s: wait for data [s]
+        exposed: layers that the step waits for, the longest wait first
+        feeding: how its data come; None: data are ready
         peak_bytes: memory of the rank that needs the most, as its framework's allocator counts [bytes]
         own_peak_bytes: memory of a rank that owns no tensor of others [bytes]
         card_bytes: memory of a device, as its driver reports [bytes]
         server_machines: machines without devices, as servers, in addition to the nodes
-        exchange_low: samples/s with all that nobody has measured of the exchange at its slow end
-        exchange_high: the same at its fast end
-        cost_of_million: of a million samples, server machines included; None: no price is given [currency]
+        cost_of_million_samples: server machines included; None: no price is given [currency]
         fits: whether the rank that needs the most fits its device, with what no allocator counts
         why_above_linear: why the speedup is above the number of devices; empty where it is not
     """
 
-    step: ScaledStep
-    nodes: int
-    samples_per_s: float
-    low: float
-    high: float
-    speedup: float
-    efficiency: float
-    peak_bytes: int
-    own_peak_bytes: int
-    card_bytes: int
+    derived: ClassVar = ("global_batch_size", "fp_bp_s", "wu_s", "wu_exposed_s", "overlapped_communication_s")
+    devices: Count
+    local_batch_size: Count
+    sync: Sync
+    nodes: Count
+    samples_per_s: Positive
+    interval: tuple[Positive, Positive]
+    exchange_interval: tuple[Positive, Positive] = (0.0, 0.0)
+    speedup: Positive
+    efficiency: Positive
+    limiter: str
+    step_time_s: Positive
+    forward_s: Positive
+    backward_s: Positive
+    communication_s: Positive
+    exposed_communication_s: Positive
+    update_s: Positive
+    overhead_s: Positive
+    feeding_s: Positive
+    exposed: tuple[ExposedGradient, ...] = ()
+    feeding: StepFeeding | None = None
+    peak_bytes: Count
+    own_peak_bytes: Count
+    card_bytes: Count = 0
+    server_machines: Count = 0
+    cost_of_million_samples: Positive | None = None
     fits: bool
     why_above_linear: str = ""
-    server_machines: int = 0
-    exchange_low: float = 0.0
-    exchange_high: float = 0.0
-    cost_of_million: float | None = None
 
     @property
-    def limiter(self) -> str:
-        """The bottleneck of the step, as plans name it, then the part of it; memory where it does not fit."""
-        return LIMITERS.get(self.step.limiter, self.step.limiter) if self.fits else "memory"
+    def global_batch_size(self) -> int:
+        """Samples of all devices."""
+        return self.local_batch_size * self.devices
+
+    @property
+    def fp_bp_s(self) -> float:
+        """FP and BP together [s]."""
+        return self.forward_s + self.backward_s
+
+    @property
+    def wu_s(self) -> float:
+        """WU, overlapped parts included: communication, update and overhead [s]."""
+        return self.communication_s + self.update_s + self.overhead_s
+
+    @property
+    def wu_exposed_s(self) -> float:
+        """Time that WU adds to the step [s]."""
+        return self.exposed_communication_s + self.update_s + self.overhead_s
+
+    @property
+    def overlapped_communication_s(self) -> float:
+        """Communication during the backward [s]."""
+        return self.communication_s - self.exposed_communication_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedRatio:
+    """Speed of a method by that of another.
+
+    Attributes:
+        ratio: with every constant at its value
+        interval: between the ends of the constants
+    """
+
+    ratio: Positive
+    interval: tuple[Positive, Positive]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,18 +157,18 @@ class FasterMethod:
     """Which method of exchange is the fastest for a batch and a number of devices.
 
     Attributes:
-        local_batch: samples of a device
+        local_batch_size: samples of a device
         devices: in the group
         sync: the fastest; None: not sure, as it depends on constants that nobody has measured
         best: the fastest with every constant at its value
-        ratios: speed of `best` by that of each other method, between the ends of the constants
+        ratios: speed of `best` by that of each other method
     """
 
-    local_batch: int
-    devices: int
+    local_batch_size: Count
+    devices: Count
     sync: str | None
     best: str
-    ratios: Mapping[str, Ratio]
+    ratios: Mapping[str, SpeedRatio]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +188,14 @@ class MemoryShortage:
     """
 
     sync: str
-    batch: int
+    batch: Count
     strong: bool
-    devices: tuple[int, ...]
-    fitting: tuple[int, ...]
-    needed_bytes: int
-    card_bytes: int
-    state_bytes: int
-    largest: int
+    devices: tuple[Count, ...]
+    fitting: tuple[Count, ...]
+    needed_bytes: Count
+    card_bytes: Count
+    state_bytes: Count
+    largest: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +210,11 @@ class FedCount:
         samples_per_s: that they get [samples/s]
     """
 
-    devices: int
+    devices: Count
     limit: Resource | None
-    workers: int
-    wanted_samples_per_s: float
-    samples_per_s: float
+    workers: Count
+    wanted_samples_per_s: Positive
+    samples_per_s: Positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,15 +223,26 @@ class FeedingLimit:
 
     Attributes:
         sync: how gradients are exchanged
-        batch: samples of each device, or of all
-        strong: they are of all
+        local_batch_size: samples of each device; None: they are of all
+        global_batch_size: of all; None: they are of each device
         tried: numbers of devices, ascending
     """
 
+    derived: ClassVar = ("limits_from_devices", "limits_by")
     sync: str
-    batch: int
-    strong: bool
+    local_batch_size: Count | None = None
+    global_batch_size: Count | None = None
     tried: tuple[FedCount, ...]
+
+    @property
+    def limits_from_devices(self) -> int | None:
+        """Fewest devices whose step it limits."""
+        return None if self.first is None else self.first.devices
+
+    @property
+    def limits_by(self) -> Resource | None:
+        """What of it limits that."""
+        return None if self.first is None else self.first.limit
 
     @property
     def first(self) -> FedCount | None:
@@ -192,12 +273,12 @@ class ScalingStudy:
         unit: what is counted, "images" or "samples"
         rows: by batch, method and devices, in that order
         faster: the fastest method of each batch and number of devices, where several are asked for
-        currency: of costs; "" where no price is given
+        currency: of costs; None where no price is given
         advice: remedies for the largest groups, the largest gain first
         notes: what was assumed
         source: of the times
-        feeding: from how many devices on the input pipeline limits, by batch and method; empty: data are always ready
-        shortages: batches that do not fit on all of the devices; of each the rows of the largest batch that fits
+        input_pipeline: from how many devices on it limits, by batch and method; empty: data are always ready
+        does_not_fit: batches that do not fit on all of the devices; of each the rows of the largest batch that fits
             follow its own, where each device has its batch
     """
 
@@ -208,79 +289,32 @@ class ScalingStudy:
     precision_source: str = AS_ASKED
     software: str
     mode: Mode
-    unit: str
+    unit: str = "samples"
     rows: tuple[ScalingRow, ...]
-    advice: tuple[Remedy, ...]
-    notes: tuple[str, ...]
-    source: str
+    advice: tuple[Remedy, ...] = ()
+    notes: tuple[str, ...] = ()
+    source: str = ""
     faster: tuple[FasterMethod, ...] = ()
-    currency: str = ""
-    feeding: tuple[FeedingLimit, ...] = ()
-    shortages: tuple[MemoryShortage, ...] = ()
+    currency: str | None = None
+    input_pipeline: tuple[FeedingLimit, ...] = ()
+    does_not_fit: tuple[MemoryShortage, ...] = ()
 
     def __str__(self) -> str:
         return page_text(lambda out: print_study(out, self))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A scaling study for programs: plain data in bytes, seconds and samples
-
-
-def study_document(study: ScalingStudy) -> dict[str, Any]:
-    """The study as plain data; with an input pipeline also from how many devices on that limits."""
-    document: dict[str, Any] = {
-        "job": study.job,
-        "cluster": study.cluster,
-        "device": study.device,
-        "precision": study.precision,
-        "precision_source": study.precision_source,
-        "software": study.software,
-        "mode": study.mode,
-        "source": study.source,
-        "rows": [row_document(row) for row in study.rows],
-        "faster": [_faster_document(faster) for faster in study.faster],
-        "currency": study.currency or None,
-        "advice": remedies_document(study.advice),
-        "notes": list(study.notes),
-    }
-    if any(not one.fitting for one in study.shortages):
-        # Where some of the devices fit, their rows say it.
-        document["does_not_fit"] = [asdict(one) for one in study.shortages]
-    if study.feeding:
-        document["input_pipeline"] = [_limit_document(one) for one in study.feeding]
-    return document
-
-
-def _limit_document(limit: FeedingLimit) -> dict[str, Any]:
-    return {
-        "sync": limit.sync,
-        "global_batch_size" if limit.strong else "local_batch_size": limit.batch,
-        "limits_from_devices": None if limit.first is None else limit.first.devices,
-        "limits_by": None if limit.first is None else limit.first.limit,
-        "tried": [asdict(one) for one in limit.tried],
-    }
-
-
-def _faster_document(faster: FasterMethod) -> dict[str, Any]:
-    return {
-        "local_batch_size": faster.local_batch,
-        "devices": faster.devices,
-        "sync": faster.sync,
-        "best": faster.best,
-        "ratios": {
-            sync: {"ratio": ratio.value, "interval": [ratio.low, ratio.high]} for sync, ratio in faster.ratios.items()
-        },
-    }
+# Lines and tables of a scaling study
 
 
 def faster_lines(study: ScalingStudy) -> list[str]:
     """Which method is the fastest of each batch and number of devices, or that this is not sure."""
-    return [f"{faster.devices} x {faster.local_batch}: {_faster_words(faster)}" for faster in study.faster]
+    return [f"{faster.devices} x {faster.local_batch_size}: {_faster_words(faster)}" for faster in study.faster]
 
 
 def _faster_words(faster: FasterMethod) -> str:
     ratios = ", ".join(
-        f"{ratio.value:.2f} times as fast as {sync} ({format_span(f'{ratio.low:.2f}', f'{ratio.high:.2f}')})"
+        f"{ratio.ratio:.2f} times as fast as {sync} ({format_span(*(f'{end:.2f}' for end in ratio.interval))})"
         for sync, ratio in faster.ratios.items()
     )
     if faster.sync is None:
@@ -288,53 +322,12 @@ def _faster_words(faster: FasterMethod) -> str:
     return f"{faster.best}, {ratios}"
 
 
-def row_document(row: ScalingRow) -> dict[str, Any]:
-    """One set-up; with an input pipeline also how it is fed, and `why_above_linear` where it is that much faster."""
-    step = row.step
-    document: dict[str, Any] = {
-        **({"why_above_linear": row.why_above_linear} if row.why_above_linear else {}),
-        "devices": step.devices,
-        "local_batch_size": step.local_batch,
-        "sync": step.sync,
-        "samples_per_s": row.samples_per_s,
-        "interval": [row.low, row.high],
-        "speedup": row.speedup,
-        "efficiency": row.efficiency,
-        "fp_bp_s": step.fp_bp_s,
-        "wu_s": step.wu_s,
-        "wu_exposed_s": step.wu_exposed_s,
-        "limiter": row.limiter,
-        "peak_bytes": row.peak_bytes,
-        "fits": row.fits,
-        "global_batch_size": step.local_batch * step.devices,
-        "nodes": row.nodes,
-        "server_machines": row.server_machines,
-        "exchange_interval": [row.exchange_low, row.exchange_high],
-        "cost_of_million_samples": row.cost_of_million,
-        "step_time_s": step.step.seconds,
-        "forward_s": step.forward_s,
-        "backward_s": step.backward_s,
-        "communication_s": step.communication_s,
-        "exposed_communication_s": step.exposed_communication_s,
-        "overlapped_communication_s": step.communication_s - step.exposed_communication_s,
-        "update_s": step.update_s,
-        "overhead_s": step.overhead_s,
-        "feeding_s": step.feeding_s,
-        "own_peak_bytes": row.own_peak_bytes,
-        "card_bytes": row.card_bytes,
-        "exposed": [asdict(layer) for layer in step.exposed],
-    }
-    if step.fed is not None:
-        document["feeding"] = {"workers": step.fed.workers, "limited_by": step.fed.limit}
-    return document
-
-
 _SHORT = {
     "compute": "compute",
-    "launches": "launch",
+    LIMITERS["launches"]: "launch",
     "communication": "comm",
-    "update": "update",
-    "feeding": "feed",
+    LIMITERS["update"]: "update",
+    LIMITERS["feeding"]: "feed",
     "loading": "load",
 }
 _COLUMNS = ("GPUs", "samples/s", "±", "speedup", "eff.", "FP+BP", "overlap", "exposed", "optim", "other")
@@ -364,41 +357,35 @@ def groups(rows: Iterable[ScalingRow], *, strong: bool) -> list[list[ScalingRow]
     """
     found: dict[tuple[int, str], list[ScalingRow]] = {}
     for row in rows:
-        batch = row.step.local_batch * (row.step.devices if strong else 1)
-        found.setdefault((batch, row.step.sync), []).append(row)
+        batch = row.local_batch_size * (row.devices if strong else 1)
+        found.setdefault((batch, row.sync), []).append(row)
     return list(found.values())
 
 
 def _table(study: ScalingStudy, rows: Sequence[ScalingRow]) -> Table:
-    first, unit = rows[0].step, _unit(rows)
-    batch = first.local_batch * (first.devices if study.mode == "strong" else 1)
+    first, unit = rows[0], _unit(rows)
+    batch = first.local_batch_size * (first.devices if study.mode == "strong" else 1)
     title = f"{first.sync}, batch {batch} {'in all' if study.mode == 'strong' else 'a device'}"
-    table = frame_table(title if unit == "ms" else f"{title}, times in {unit}")
-    add_figures(table, *_COLUMNS)
-    add_words(table, "limit", no_wrap=True)
-    add_figures(table, "memory")
-    for row in rows:
-        table.add_row(*_cells(row, unit))
-    above = [row for row in rows if row.why_above_linear]
-    if above:
-        table.caption = "\n".join(f"^ {row.step.devices} GPUs: {row.why_above_linear}" for row in above)
-    return table
+    above = "\n".join(f"^ {row.devices} GPUs: {row.why_above_linear}" for row in rows if row.why_above_linear)
+    columns, cells = (*_COLUMNS, "limit", "memory"), [_cells(row, unit) for row in rows]
+    table = DataTable(columns=columns, rows=cells, words=frozenset({len(_COLUMNS)}), caption=above)
+    return table_view(table, title if unit == "ms" else f"{title}, times in {unit}")
 
 
 def _cells(row: ScalingRow, unit: str) -> list[str]:
-    step, peak = row.step, row.peak_bytes / 2**30
+    peak = row.peak_bytes / 2**30
     if not row.fits:
         # It cannot be run, so it has no throughput.
         blank = ["–"] * (len(_COLUMNS) - 1)
-        return [str(step.devices), *blank, "memory", f"{_size(peak)}!"]
+        return [str(row.devices), *blank, "memory", f"{_size(peak)}!"]
     return [
-        str(step.devices),
+        str(row.devices),
         _rate(row.samples_per_s),
-        f"{100 * (row.high - row.low) / 2 / row.samples_per_s:.0f}%",
+        f"{100 * (row.interval[1] - row.interval[0]) / 2 / row.samples_per_s:.0f}%",
         f"{row.speedup:.2f}{'^' if row.why_above_linear else ''}",
         f"{100 * row.efficiency:.0f}%",
-        *(_time(seconds, unit) for seconds in _times(step)),
-        _SHORT[step.limiter],
+        *(_time(seconds, unit) for seconds in _times(row)),
+        _SHORT.get(row.limiter, row.limiter),
         _size(peak),
     ]
 
@@ -408,15 +395,15 @@ def _size(gib: float) -> str:
     return f"{1024 * gib:.0f}M" if gib < 0.5 else f"{gib:.{1 if gib < 99.95 else 0}f}G"
 
 
-def _times(step: ScaledStep) -> tuple[float, ...]:
+def _times(row: ScalingRow) -> tuple[float, ...]:
     """The parts of a step that are shown [s]."""
-    overlapped_s = step.communication_s - step.exposed_communication_s
-    return step.fp_bp_s, overlapped_s, step.exposed_communication_s, step.update_s, step.overhead_s + step.feeding_s
+    exchange = row.overlapped_communication_s, row.exposed_communication_s
+    return row.fp_bp_s, *exchange, row.update_s, row.overhead_s + row.feeding_s
 
 
 def _unit(rows: Sequence[ScalingRow]) -> str:
     """The smallest unit in which no time is longer than its column."""
-    longest_s = max(seconds for row in rows for seconds in _times(row.step))
+    longest_s = max(seconds for row in rows for seconds in _times(row))
     return next((unit for unit, size in _UNITS.items() if longest_s < _MOST * size), "h")
 
 
@@ -441,7 +428,7 @@ def layer_lines(study: ScalingStudy) -> list[str]:
     for row in worst_waits(study):
         layers = ", ".join(
             f"{layer.module} ({format_bytes(layer.nbytes)}, {_wait(layer.exposed_s)})"
-            for layer in row.step.exposed[:_LAYERS]
+            for layer in row.exposed[:_LAYERS]
         )
         lines.append(f"{_place(row)}: {layers}")
     return lines
@@ -450,8 +437,9 @@ def layer_lines(study: ScalingStudy) -> list[str]:
 def feeding_lines(study: ScalingStudy) -> list[str]:
     """From how many devices on the input pipeline limits."""
     lines = []
-    for limit in study.feeding:
-        what = f"{limit.sync}, batch {limit.batch} {'in all' if limit.strong else 'a device'}"
+    for limit in study.input_pipeline:
+        batch = limit.local_batch_size or limit.global_batch_size
+        what = f"{limit.sync}, batch {batch} {'in all' if limit.local_batch_size is None else 'a device'}"
         first, last = limit.first, limit.tried[-1] if limit.tried else None
         if last is None:
             lines.append(f"{what}: no number of devices has equal shares")
@@ -484,13 +472,13 @@ def machine_lines(study: ScalingStudy) -> list[str]:
     """Machines of each set-up that has machines as servers, and costs where a price is given."""
     lines = []
     for row in study.rows:
-        if not row.fits or (not row.server_machines and row.cost_of_million is None):
+        if not row.fits or (not row.server_machines and row.cost_of_million_samples is None):
             continue
         line = f"{_place(row)}: {format_count(row.nodes, 'node')}"
         if row.server_machines:
             line += f" and {format_count(row.server_machines, 'machine')} without devices, as servers"
-        if row.cost_of_million is not None:
-            line += f"; {row.cost_of_million:,.2f} {study.currency} for a million samples"
+        if row.cost_of_million_samples is not None:
+            line += f"; {row.cost_of_million_samples:,.2f} {study.currency} for a million samples"
         lines.append(line)
     return lines
 
@@ -499,28 +487,20 @@ def worst_waits(study: ScalingStudy) -> list[ScalingRow]:
     """For each method the set-up that waits for layers the longest, as a share of its step."""
     worst: dict[str, ScalingRow] = {}
     for row in study.rows:
-        before = worst.get(row.step.sync)
-        if row.fits and row.step.exposed and (before is None or _waited(row) > _waited(before)):
-            worst[row.step.sync] = row
+        before = worst.get(row.sync)
+        if row.fits and row.exposed and (before is None or _waited(row) > _waited(before)):
+            worst[row.sync] = row
     return list(worst.values())
 
 
 def _waited(row: ScalingRow) -> float:
-    return row.step.exposed_communication_s / row.step.step.seconds
-
-
-def best_advice(advice: Iterable[Remedy]) -> list[Remedy]:
-    """Each remedy where it helps the most, the largest gain first."""
-    best: dict[str, Remedy] = {}
-    for remedy in advice:
-        best.setdefault(remedy.id, remedy)
-    return list(best.values())[:6]
+    return row.exposed_communication_s / row.step_time_s
 
 
 def legend_lines(study: ScalingStudy) -> list[str]:
     """The legend of the columns."""
     in_ms = {_unit(rows) for rows in groups(study.rows, strong=study.mode == "strong")} == {"ms"}
-    data = ", waits for data" if study.feeding else ""
+    data = ", waits for data" if study.input_pipeline else ""
     made = [f"Times are {study.source}; {study.software}.", *study.notes]
     if not study_tables(study):
         return made
@@ -535,7 +515,7 @@ def legend_lines(study: ScalingStudy) -> list[str]:
 
 
 def _place(row: ScalingRow) -> str:
-    return f"{row.step.sync}, {row.step.devices} x {row.step.local_batch}"
+    return f"{row.sync}, {row.devices} x {row.local_batch_size}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -559,7 +539,7 @@ def print_study(out: Console, study: ScalingStudy) -> None:
     _print_list(out, "Where the input pipeline limits", feeding_lines(study))
     _print_list(out, "Layers whose gradients do not overlap", layer_lines(study))
     if study.advice:
-        out.print(remedy_table(best_advice(study.advice)), "")
+        out.print(remedy_table(study.advice), "")
     for line in legend_lines(study):
         out.print(f"[dim]{escape(line)}[/]")
 
@@ -570,15 +550,14 @@ def verdict_lines(study: ScalingStudy) -> list[str]:
     Args:
         study: with at least one row
     """
-    lines = [_shortage_line(study, one) for one in study.shortages]
+    lines = [_shortage_line(study, one) for one in study.does_not_fit]
     fitting = [row for row in study.rows if row.fits]
     if not fitting:
         return lines
-    best = max(fitting, key=lambda row: (row.samples_per_s, -row.step.devices))
-    step = best.step
+    best = max(fitting, key=lambda row: (row.samples_per_s, -row.devices))
     lines.append(
-        f"{study.job}: {_rate(best.samples_per_s)} {study.unit}/s on {format_count(step.devices, 'device')} of "
-        f"{study.cluster} with {step.local_batch} on each by {step.sync}, {best.speedup:.1f} times one "
+        f"{study.job}: {_rate(best.samples_per_s)} {study.unit}/s on {format_count(best.devices, 'device')} of "
+        f"{study.cluster} with {best.local_batch_size} on each by {best.sync}, {best.speedup:,.1f} times one "
         f"({100 * best.efficiency:.0f} %); limited by {best.limiter}."
     )
     return lines

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from trimaran.base.html import DataTable
 from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_seconds, format_span
 from trimaran.program.json_files import to_plain
-from trimaran.report.remedies import remedies_document, remedies_view
-from trimaran.report.tables import Joined, add_figures, add_words, bullet, frame_table
+from trimaran.report.remedies import remedies_view
+from trimaran.report.tables import Joined, add_figures, add_words, bullet, frame_table, table_view
 
 _TITLES = {
     "fetch": "fetch           waiting for data",
@@ -127,7 +128,7 @@ def stalls_document(report: StallReport) -> dict[str, object]:
     """A stall report as JSON data; the figures of the way that counts come first."""
     plain: dict[str, object] = to_plain(report)
     head: dict[str, object] = to_plain(report.split)
-    remedies = {"advice": remedies_document(report.advice), "not_worth": remedies_document(report.not_worth)}
+    remedies = {"advice": to_plain(report.advice), "not_worth": to_plain(report.not_worth)}
     return head | plain | remedies
 
 
@@ -206,13 +207,10 @@ def _ranks_table(report: StallReport) -> RenderableType:
         name for name in _TITLES if any(abs(rank.shares[name]) >= _SHOWN * rank.step_time_s for rank in report.by_rank)
     ]
     legend = "; ".join(f"{_SHORT[name]}: {name}" for name in shown if name in _SHORT)
-    table = frame_table(f"By rank, {report.way}", legend)
-    add_figures(table, "rank", no_wrap=False)
-    for name in shown:
-        table.add_column(_SHORT.get(name, name), justify="right", no_wrap=True)
-    add_figures(table, "step")
-    for rank in report.by_rank[:_MOST_RANKS]:
-        row = (format_seconds(rank.shares[name]) for name in shown)
-        table.add_row(str(rank.rank), *row, format_seconds(rank.step_time_s))
-    left = len(report.by_rank) - _MOST_RANKS
-    return Group(table, Text(f"and {left} more ranks: --json", style="dim")) if left > 0 else table
+    rows = [
+        (str(rank.rank), *(format_seconds(rank.shares[name]) for name in shown), format_seconds(rank.step_time_s))
+        for rank in report.by_rank
+    ]
+    columns = ("rank", *(_SHORT.get(name, name) for name in shown), "step")
+    table = DataTable(columns=columns, rows=rows, words=frozenset())
+    return table_view(table, f"By rank, {report.way}", legend, most=_MOST_RANKS)

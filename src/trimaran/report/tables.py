@@ -19,8 +19,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.html import DataTable
 from trimaran.base.printable import printable, screen_size
-from trimaran.base.units import format_bytes, format_seconds
+from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.program.types import Kind
 from trimaran.report.breakdown import Breakdown
 from trimaran.report.comparison import Comparison, Figure
@@ -268,6 +269,27 @@ def frame_table(title: str = "", caption: str = "", *, ruled: bool = True, gap: 
         title=Text(title, style="bold") if title else None,
         caption=Text(caption) if caption else None,
     )
+
+
+def table_view(table: DataTable, title: str = "", caption: str = "", *, most: int | None = None) -> Table:
+    """A table as a terminal has it.
+
+    Args:
+        table: with texts of any origin
+        title: above it
+        caption: the legend below it, before its own
+        most: rows that are shown; None: all
+    """
+    left = 0 if most is None else max(0, len(table.rows) - most)
+    more = f"{format_count(left, 'row')} more: --json" if left else table.left_out
+    framed = frame_table(title, "\n".join(filter(None, (caption, table.caption, more))))
+    for number, name in enumerate(table.columns):
+        (add_words if number in table.words else add_figures)(framed, name)
+    for row in table.rows[: len(table.rows) - left]:
+        framed.add_row(*map(Text, row))
+    if 0 < table.sums < len(framed.rows):
+        framed.rows[-1 - table.sums].end_section = True
+    return framed
 
 
 def next_text(words: Sequence[str], then: str = "") -> str:

@@ -33,7 +33,8 @@ from trimaran.planning.requests import default_software
 from trimaran.pricing.exchange.frameworks import mxnet_recipes
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.kernels.software import Software
-from trimaran.report.scaling import ScalingRow, row_document
+from trimaran.program.json_files import to_plain
+from trimaran.report.scaling import ScalingRow
 from trimaran.report.tables import add_figures, add_words, frame_table
 from trimaran.simulator.data_parallel import DataParallelSetup, step_seconds
 from trimaran.simulator.exchange_comparison import Ratio, speed_ratio, step_ends
@@ -104,16 +105,14 @@ class StudiedNetwork:
     def ratio(self, batch: int, devices: int) -> float | None:
         """Speed of NCCL by the speed of copies; None where one of them is missing."""
         found = {
-            row.step.sync: row.samples_per_s
-            for row in self.rows
-            if row.step.local_batch == batch and row.step.devices == devices
+            row.sync: row.samples_per_s for row in self.rows if row.local_batch_size == batch and row.devices == devices
         }
         return found["nccl"] / found["kvstore"] if {"nccl", "kvstore"} <= found.keys() else None
 
     @property
     def batches(self) -> tuple[int, ...]:
         """Batches of a device, in order."""
-        return tuple(dict.fromkeys(row.step.local_batch for row in self.rows))
+        return tuple(dict.fromkeys(row.local_batch_size for row in self.rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +140,12 @@ def studied_table(network: StudiedNetwork) -> Table:
     add_figures(table, "nccl/kvstore")
     pairs: dict[tuple[int, int], dict[str, ScalingRow]] = {}
     for row in network.rows:
-        pairs.setdefault((row.step.local_batch, row.step.devices), {})[row.step.sync] = row
+        pairs.setdefault((row.local_batch_size, row.devices), {})[row.sync] = row
     for (batch, devices), rows in pairs.items():
-        cells = [str(batch), str(devices), _ms(rows["kvstore"].step.forward_s)]
+        cells = [str(batch), str(devices), _ms(rows["kvstore"].forward_s)]
         for sync in ("kvstore", "nccl"):
-            step = rows[sync].step
-            cells += [_ms(step.backward_s), _ms(step.wu_exposed_s), f"{rows[sync].samples_per_s:,.0f}"]
+            row = rows[sync]
+            cells += [_ms(row.backward_s), _ms(row.wu_exposed_s), f"{row.samples_per_s:,.0f}"]
         ratio = network.ratio(batch, devices)
         table.add_row(*cells, "" if ratio is None or devices == 1 else f"{ratio:.2f}")
     return table
@@ -218,7 +217,7 @@ def exchange_document(found: ReproducedExchange) -> dict[str, Any]:
                 if network.predicted is None
                 else _ratio_document(network.predicted),
                 "nccl_over_kvstore": {str(batch): network.ratio(batch, 8) for batch in network.batches},
-                "rows": [row_document(row) for row in network.rows],
+                "rows": to_plain(network.rows),
             }
             for network in found.networks
         ],

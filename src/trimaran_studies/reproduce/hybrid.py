@@ -29,8 +29,9 @@ from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.kernels.software import Software
+from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import Schedule
-from trimaran.report.crossover import Basis, Row, TrainingWay, Worker, way_document, worker_document
+from trimaran.report.crossover import Basis, Row, TrainingWay, Worker
 from trimaran.report.tables import add_figures, add_words, frame_table
 from trimaran_studies.reproduce.hybrid_speedup import hybrid_over_data, needed_worker_speedup
 
@@ -213,7 +214,7 @@ def hybrid_document(found: ReproducedHybrid) -> dict[str, Any]:
 
 
 def _row(row: HybridRow) -> dict[str, Any]:
-    ways = None if row.ways is None else [way_document(way) for way in row.ways]
+    ways = None if row.ways is None else to_plain(row.ways)
     return {
         "network": row.network.network,
         "devices": row.devices,
@@ -225,7 +226,7 @@ def _row(row: HybridRow) -> dict[str, Any]:
         "published_gain": row.published,
         "published_grade": None if row.published is None else row.network.published_grades[row.devices],
         "model_parallel_width": 2,
-        "worker": None if row.worker is None else worker_document(row.worker),
+        "worker": to_plain(row.worker),
         "data_parallel": None if ways is None else ways[0],
         "hybrid": None if ways is None else ways[1],
         "paper_hybrid_over_dp_time": row.at_paper_batch,
@@ -449,23 +450,23 @@ def _at_paper_batch(row: Row, hybrid: Iterable[Option], studied: StudiedHybrid, 
     own = [one for one in hybrid if one.devices == row.devices and one.local_batch == studied.local_batch]
     if not own:
         return None
-    way, data = own[0].way(demand), row.data
-    return (way.step_s * way.need / way.global_batch) / (data.step_s * data.need / data.global_batch)
+    way, data = own[0].way(demand), row.data_parallel
+    return way.step_time_s * way.need / way.global_batch_size / (data.step_time_s * data.need / data.global_batch_size)
 
 
 def _our_row(
     studied: StudiedHybrid, row: Row, replicas: Replicas, workers: Workers, *, at_paper_batch: float | None
 ) -> HybridRow:
-    worker = workers.at(WIDTH, row.hybrid.local_batch)
+    worker = workers.at(WIDTH, row.hybrid.local_batch_size)
     return HybridRow(
         network=studied,
         devices=row.devices,
         basis="ours",
-        speedup=row.speedup,
-        interval=row.interval,
+        speedup=row.speedup_over_dp,
+        interval=row.speedup_interval,
         published=None,
         worker=worker,
-        ways=(row.data, row.hybrid),
+        ways=(row.data_parallel, row.hybrid),
         reason=_reason(studied, row, worker, replicas, at_paper_batch),
         at_paper_batch=at_paper_batch,
     )
@@ -487,18 +488,19 @@ def _missing(studied: StudiedHybrid, devices: int) -> HybridRow:
 
 def _reason(studied: StudiedHybrid, row: Row, worker: Worker, replicas: Replicas, at_paper_batch: float | None) -> str:
     """The best strategy of each side, and the worker speedup needed at the same global batch."""
-    data, hybrid = row.data, row.hybrid
+    data, hybrid = row.data_parallel, row.hybrid
     told = (
-        f"Data parallelism takes {data.name} (global batch {data.global_batch:,}, {format_seconds(data.step_s)} a "
-        f"step), the hybrid {hybrid.name} ({hybrid.global_batch:,}, {format_seconds(hybrid.step_s)})"
+        f"Data parallelism takes {data.name} (global batch {data.global_batch_size:,}, "
+        f"{format_seconds(data.step_time_s)} a step), the hybrid {hybrid.name} ({hybrid.global_batch_size:,}, "
+        f"{format_seconds(hybrid.step_time_s)})"
     )
-    needed = replicas.needed_speedup(hybrid.local_batch, WIDTH)
+    needed = replicas.needed_speedup(hybrid.local_batch_size, WIDTH)
     if needed is not None:
         told += (
-            f"; at the same global batch, with {hybrid.local_batch // WIDTH} a device, a worker must be more than "
+            f"; at the same global batch, with {hybrid.local_batch_size // WIDTH} a device, a worker must be more than "
             f"{needed:.2f} times as fast as one device, and is {worker.speedup:.2f} times ({worker.strategy})"
         )
-    if data.local_batch != studied.local_batch:
+    if data.local_batch_size != studied.local_batch:
         told += f". The paper gives both a local batch of {studied.local_batch}"
         if at_paper_batch is not None and at_paper_batch > 1.0:
             told += f"; with it, the hybrid takes {at_paper_batch:.2f} times as long as the best data parallelism"

@@ -311,7 +311,7 @@ def _squeezed() -> "tuple[tuple[str, str, Mapping[str, PolicyFigures]], ...]":
             policies = estimate_memory(
                 network, device="titan-x", batch=batch, budget=share, largest_batch=False
             ).estimate.policies
-            found.append((f"{network}, batch {batch}", share.replace("%", " %"), {one.name: one for one in policies}))
+            found.append((f"{network}, batch {batch}", share.replace("%", " %"), policies))
     return tuple(found)
 
 

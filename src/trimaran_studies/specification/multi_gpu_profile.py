@@ -104,7 +104,7 @@ def _networks(_: Recorded) -> list[Check]:
 
 def _sweep(_: Recorded) -> list[Check]:
     from trimaran.features.scaling import predict_scaling
-    from trimaran.report.scaling import study_document
+    from trimaran.program.json_files import to_plain
 
     def sweep() -> tuple[dict[str, object], dict[str, object]]:
         devices, methods = (1, 2, 4, 8), "kvstore,nccl"
@@ -112,7 +112,7 @@ def _sweep(_: Recorded) -> list[Check]:
             "googlenet", cluster="dgx1-v100", devices=devices, local_batch=(16, 32, 64), sync=methods
         )
         strong = predict_scaling("googlenet", cluster="dgx1-v100", devices=devices, batch=(256,), sync=methods)
-        return study_document(weak), study_document(strong)
+        return to_plain(weak), to_plain(strong)
 
     first, second = sweep(), sweep()
     rows = sum(len(document["rows"]) for document in first if isinstance(document["rows"], list))
@@ -384,7 +384,7 @@ def _advice(_: Recorded) -> list[Check]:
     for network in _STUDIED:
         study = predict_scaling(network, cluster="dgx1-v100", devices=(1, 8), local_batch=(16, 64))
         ranked = rank_remedies(study.advice)
-        best = next((one for one in ranked if one.known.actor == "network"), ranked[0] if ranked else None)
+        best = next((one for one in ranked if one.actor == "network"), ranked[0] if ranked else None)
         said = "nothing" if best is None else f"{best.name}: {percent(best.predicted_gain, 0)} of a step"
         checks.append(
             judged(

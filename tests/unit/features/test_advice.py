@@ -11,7 +11,8 @@ from trimaran.features.diagnose.observe import conclude
 from trimaran.features.diagnose.remedies import COMPUTE, advise, doubt, name_limiter, noise_of, widened
 from trimaran.measure.observe.analysis import analyse
 from trimaran.measure.observe.records import ProcessRecord
-from trimaran.report.observation import Observation, limit_words, observation_document
+from trimaran.program.json_files import to_plain
+from trimaran.report.observation import Observation, limit_words
 
 LOADER = {"workers": 0, "batch_size": 8, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False}
 
@@ -230,7 +231,7 @@ def test_no_interval_of_a_time_begins_below_zero(times: list[float]) -> None:
     steps = [{"forward": times[number // 7 % len(times)], "queued_ns": 1e6} for number in range(84)]
     seen = conclude([make_record(steps)], others=0.97)
     assert 0.0 <= seen.interval_s[0] <= seen.step_time_s <= seen.interval_s[1]
-    plain = json.loads(json.dumps(observation_document(seen)))
+    plain = json.loads(json.dumps(to_plain(seen)))
     assert msgspec.convert(plain, Observation, strict=False).interval_s == pytest.approx(seen.interval_s)
 
 

@@ -21,8 +21,9 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
 from trimaran.planning.tracing.meta_trace import PricedStep
 from trimaran.pricing.offload_costs import modelled_costs
+from trimaran.program.json_files import to_plain
 from trimaran.program.memory import KEEP_ALL
-from trimaran.report.memory import memory_document, print_estimate
+from trimaran.report.memory import print_estimate
 from trimaran.report.tables import page_text
 from trimaran.simulator.memory import live_bytes
 
@@ -148,4 +149,4 @@ def test_a_budget_that_only_the_scores_exceed_is_refused_with_the_loss_in_chunks
     assert (named.id, named.fits) == ("chunked-loss", True)
     assert named.reserved_bytes < found.keep.peak_bytes / 3
     assert "loss in chunks" in page_text(lambda out: print_estimate(out, found))
-    assert memory_document(found)["remedies"][0]["reserved_bytes"] == named.reserved_bytes
+    assert to_plain(found)["remedies"][0]["reserved_bytes"] == named.reserved_bytes

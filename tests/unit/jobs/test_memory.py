@@ -53,7 +53,7 @@ def study() -> MemoryStudy:
 
 def test_the_plan_holds_the_budget_between_floor_and_keep_peak(study: MemoryStudy) -> None:
     found = study.estimate
-    assert found.minimum_memory_bytes <= found.plan.usage.peak_bytes <= found.budget_bytes < found.keep.peak_bytes
+    assert found.minimum_memory_bytes <= found.plan.peak_bytes <= found.budget_bytes < found.keep.peak_bytes
     assert found.plan.fits
     assert not found.fits_without_plan
 
@@ -66,15 +66,16 @@ def test_a_share_is_of_what_autograd_alone_needs(study: MemoryStudy) -> None:
 
 def test_no_policy_is_faster_than_everything_kept_and_ours_not_than_the_limit(study: MemoryStudy) -> None:
     found = study.estimate
-    assert all(line.slowdown >= 0 for line in found.policies)
+    assert all(line.slowdown >= 0 for line in found.policies.values())
     assert found.kept_s <= found.lower_bound_s <= found.plan.step_time_s
     assert found.ratio_to_lower_bound >= 1
 
 
 def test_the_policies_come_in_the_order_of_the_paper_with_ours_last(study: MemoryStudy) -> None:
-    assert [line.name for line in study.estimate.policies] == ["none", "all", "conv", "dyn", "ours"]
-    none = study.estimate.policies[0]
-    assert (none.usage, none.slowdown, none.fits) == (study.estimate.keep, 0.0, False)
+    assert [*study.estimate.policies] == ["none", "all", "conv", "dyn", "ours"]
+    none = study.estimate.policies["none"]
+    assert (none.peak_bytes, none.mean_bytes) == (study.estimate.keep_peak_bytes, study.estimate.keep_mean_bytes)
+    assert (none.slowdown, none.fits) == (0.0, False)
 
 
 def test_decisions_sum_to_what_is_moved(study: MemoryStudy) -> None:
@@ -90,28 +91,31 @@ def test_decisions_sum_to_what_is_moved(study: MemoryStudy) -> None:
 
 
 def test_larger_batches_fit_with_more_help(study: MemoryStudy) -> None:
-    batches = study.estimate.largest_batch
-    assert batches is not None
-    assert 0 < batches.without_plan < study.estimate.batch
-    assert batches.without_plan <= batches.with_plan <= batches.ignoring_slowdown
-    assert batches.slowdown <= batches.slowdown_limit
+    found = study.estimate
+    alone, planned, most = found.largest_batch_without_plan, found.largest_batch, found.largest_batch_ignoring_slowdown
+    assert alone is not None
+    assert planned is not None
+    assert most is not None
+    assert 0 < alone < found.local_batch_size
+    assert alone <= planned <= most
+    assert (found.largest_batch_slowdown or 0.0) <= (found.largest_batch_slowdown_limit or 0.0)
 
 
 def test_the_largest_batches_are_those_of_real_traces(study: MemoryStudy) -> None:
     """What was found on a line through two traces is checked on the batch itself, and on one sample more."""
-    batches, tracer = study.estimate.largest_batch, JobTracer(chain())
-    assert batches is not None
+    found, tracer = study.estimate, JobTracer(chain())
     for most, need in (
-        (batches.without_plan, lambda trace: int(live_kept(trace).max())),
-        (batches.ignoring_slowdown, lambda trace: minimum_memory(trace).nbytes),
+        (found.largest_batch_without_plan, lambda trace: int(live_kept(trace).max())),
+        (found.largest_batch_ignoring_slowdown, lambda trace: minimum_memory(trace).nbytes),
     ):
+        assert most is not None
         budget = study.estimate.budget_bytes
         assert need(tracer.trace(most)) <= budget < need(tracer.trace(most + 1))
 
 
 def test_the_step_for_a_viewer_is_that_of_the_plan(study: MemoryStudy) -> None:
     assert study.step.run.step_time_s == study.estimate.plan.step_time_s
-    assert study.step.live.peak == study.estimate.plan.usage.peak_bytes
+    assert study.step.live.peak == study.estimate.plan.peak_bytes
 
 
 def test_a_size_stands_for_a_card_less_its_context_and_the_workspace_of_products() -> None:
@@ -131,7 +135,7 @@ def test_without_a_budget_the_whole_card_is_there() -> None:
 
 def test_another_policy_can_be_the_plan_that_is_shown() -> None:
     found = _study(budget="75%", policy="all").estimate
-    assert found.plan == next(line for line in found.policies if line.name == "all")
+    assert found.plan == found.policies["all"]
     assert {line.decision for line in found.storages} == {"keep", "offload"}
 
 

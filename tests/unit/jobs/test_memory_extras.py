@@ -16,7 +16,8 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.jobs.synthetic import Field, SyntheticPairs, image
 from trimaran.memory.minimum import minimum_memory
 from trimaran.planning.tracing.meta_trace import JobTracer
-from trimaran.report.memory import MemoryEstimate, explanation_lines, memory_document
+from trimaran.program.json_files import to_plain
+from trimaran.report.memory import MemoryEstimate, explanation_lines
 
 
 def chain() -> Job:
@@ -60,12 +61,7 @@ def parts(below: str) -> MemoryEstimate:
 
 def test_a_budget_below_the_floor_is_kept_with_a_split_without_being_asked(parts: MemoryEstimate) -> None:
     assert parts.split is not None
-    assert (
-        parts.minimum_memory_bytes
-        <= parts.plan.usage.peak_bytes
-        <= parts.budget_bytes
-        < parts.split.whole_minimum_bytes
-    )
+    assert parts.minimum_memory_bytes <= parts.plan.peak_bytes <= parts.budget_bytes < parts.split.whole_minimum_bytes
     assert parts.plan.fits
 
 
@@ -75,8 +71,9 @@ def test_what_the_plan_is_compared_with_is_the_whole_step(parts: MemoryEstimate)
     assert parts.split is not None
     assert (parts.keep, parts.kept_s, parts.weight_bytes) == (whole.keep, whole.kept_s, whole.weight_bytes)
     assert (parts.optimizer_bytes, parts.gradient_bytes) == (whole.optimizer_bytes, whole.gradient_bytes)
-    for line, same in list(zip(parts.policies, whole.policies, strict=True))[:3]:
-        assert (line.usage, line.slowdown) == (same.usage, same.slowdown)
+    for name in list(parts.policies)[:3]:
+        line, same = parts.policies[name], whole.policies[name]
+        assert (line.peak_bytes, line.mean_bytes, line.slowdown) == (same.peak_bytes, same.mean_bytes, same.slowdown)
     assert parts.split.whole_minimum_bytes == whole.minimum_memory_bytes > parts.minimum_memory_bytes
     assert parts.split.keep_peak_bytes != whole.keep.peak_bytes
     assert parts.plan.slowdown == pytest.approx(parts.plan.step_time_s / whole.kept_s - 1)
@@ -86,7 +83,7 @@ def test_what_the_plan_is_compared_with_is_the_whole_step(parts: MemoryEstimate)
 
 def test_the_document_and_the_words_tell_the_two_steps_apart(parts: MemoryEstimate) -> None:
     assert parts.split is not None
-    document = memory_document(parts)
+    document = to_plain(parts)
     assert set(document["split"]) == {"name", "written", "whole_minimum_bytes", "kept_s", "keep_peak_bytes"}
     assert document["keep_peak_bytes"] == document["policies"]["none"]["peak_bytes"] == parts.keep.peak_bytes
     assert any(parts.split.name in line for line in explanation_lines(parts))
@@ -130,13 +127,14 @@ def test_the_policies_of_the_paper_take_no_split() -> None:
 def test_batches_without_help_are_those_of_the_whole_step(below: str) -> None:
     """Of the whole step the last batch that fits does so with everything kept, and the next does not."""
     found = _estimate(budget=below, largest_batch=True)
-    batches, tracer = found.largest_batch, JobTracer(chain())
-    assert batches is not None
-    most = batches.without_plan
+    tracer = JobTracer(chain())
+    most, planned = found.largest_batch_without_plan, found.largest_batch_ignoring_slowdown
+    assert most is not None
+    assert planned is not None
     kept = [int(live_kept(tracer.trace(samples)).max()) for samples in (most, most + 1)]
     assert kept[0] <= found.budget_bytes < kept[1]
-    assert most < found.batch <= batches.ignoring_slowdown
-    assert minimum_memory(tracer.trace(batches.ignoring_slowdown)).nbytes > found.budget_bytes
+    assert most < found.local_batch_size <= planned
+    assert minimum_memory(tracer.trace(planned)).nbytes > found.budget_bytes
 
 
 def test_a_share_is_of_the_whole_step() -> None:
@@ -148,7 +146,7 @@ def test_a_share_is_of_the_whole_step() -> None:
 def test_nothing_is_split_where_it_is_not_needed() -> None:
     found = _estimate(budget="80%", split="auto")
     assert found.split is None
-    assert memory_document(found)["split"] is None
+    assert to_plain(found)["split"] is None
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from trimaran.planner.pins import parse_pins
 from trimaran.planning.answer.explained import print_explanation
 from trimaran.planning.answer.results import Planned
 from trimaran.planning.explanation import explain_plan
+from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import IN_LINE
-from trimaran.report.scaling import ScalingStudy, feeding_lines, study_document
+from trimaran.report.scaling import ScalingStudy, feeding_lines
 
 JOB, CLUSTER, BATCH = "lenet", "dgx1-v100", 256
 READY = Loading()
@@ -47,10 +48,10 @@ def test_a_plan_takes_the_step_that_scaling_predicts(loading: Loading, workers: 
     (row,) = _scaled(loading, workers).rows
     chosen = _planned(loading, workers).simulated.chosen
     assert row.limiter == "input pipeline"
-    assert chosen.step_time_s == pytest.approx(row.step.step.seconds, rel=1e-6)
+    assert chosen.step_time_s == pytest.approx(row.step_time_s, rel=1e-6)
     assert chosen.limiter.startswith(row.limiter)
-    assert row.step.fed is not None
-    assert chosen.strategy.feeding.workers == row.step.fed.workers
+    assert row.feeding is not None
+    assert chosen.strategy.feeding.workers == row.feeding.workers
 
 
 @pytest.mark.parametrize("loading", [RATE, CORES, DISK], ids=str)
@@ -82,7 +83,7 @@ def test_workers_against_a_strategy_of_others_are_refused() -> None:
 def test_in_line_loading_adds_as_much_to_both() -> None:
     (row,), (ready,) = _scaled(CORES, 0).rows, _scaled(READY).rows
     fed, plain = _planned(CORES, 0).simulated.chosen, _planned(READY).simulated.chosen
-    added_s = row.step.step.seconds - ready.step.step.seconds
+    added_s = row.step_time_s - ready.step_time_s
     assert added_s == pytest.approx(BATCH * 2e-3, rel=0.01)
     assert fed.step_time_s - plain.step_time_s == pytest.approx(added_s, rel=1e-3)
 
@@ -90,22 +91,21 @@ def test_in_line_loading_adds_as_much_to_both() -> None:
 def test_copies_that_do_not_go_ahead_come_on_top_of_both() -> None:
     (row,), (ready,) = _scaled(COPIED).rows, _scaled(READY).rows
     fed, plain = _planned(COPIED).simulated.chosen, _planned(READY).simulated.chosen
-    added_s = row.step.step.seconds - ready.step.step.seconds
+    added_s = row.step_time_s - ready.step_time_s
     assert added_s > 0.0
     assert fed.step_time_s - plain.step_time_s == pytest.approx(added_s, rel=1e-3)
 
 
 def test_without_a_loader_data_are_ready() -> None:
     (row,) = _scaled(READY).rows
-    assert (row.step.feeding_s, row.step.fed, _scaled(READY).feeding) == (0.0, None, ())
-    assert "input_pipeline" not in study_document(_scaled(READY))
+    assert (row.feeding_s, row.feeding, _scaled(READY).input_pipeline) == (0.0, None, ())
     assert _planned(READY).simulated.chosen.strategy.feeding == IN_LINE
 
 
 def test_from_how_many_devices_on_the_input_pipeline_limits() -> None:
     """A node that is handed 20,000 images a second keeps only as many devices busy as take no more."""
     study = _scaled(RATE, devices=(1, 2, 4, 8))
-    (limit,) = study.feeding
+    (limit,) = study.input_pipeline
     assert limit.first is not None
     one = limit.tried[0].wanted_samples_per_s
     assert [tried.devices for tried in limit.tried] == list(range(1, 9))
@@ -116,7 +116,7 @@ def test_from_how_many_devices_on_the_input_pipeline_limits() -> None:
     assert limit.first.wanted_samples_per_s > 20_000.0 > limit.first.devices * one * 0.1
     (line,) = feeding_lines(study)
     assert f"from {limit.first.devices} device" in line
-    document: dict[str, Any] = json.loads(json.dumps(study_document(study)))
+    document: dict[str, Any] = json.loads(json.dumps(to_plain(study)))
     assert document["input_pipeline"][0]["limits_from_devices"] == limit.first.devices
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from trimaran.base.remedies import MemoryHelp
 from trimaran.features.rehearse.ask import ask
+from trimaran.program.json_files import to_plain
 from trimaran.report.rehearsal import (
     EXIT_CODES,
     InventedValue,
@@ -25,7 +26,6 @@ from trimaran.report.rehearsal import (
     Verdict,
     asked_again,
     next_command,
-    rehearsal_document,
 )
 
 GIB = 2**30
@@ -152,7 +152,7 @@ def test_names_of_a_script_are_shown_as_they_are_and_fit(text: str) -> None:
     )
     page = str(found)
     assert "\x1b" not in page
-    json.dumps(rehearsal_document(found))
+    json.dumps(to_plain(found))
 
 
 def test_brackets_are_shown() -> None:
@@ -223,7 +223,7 @@ def test_each_remedy_has_the_step_then_and_a_host_without_room_is_told() -> None
     assert rows["Shard the state."][3:] == ["–", "no"]
     assert "copies: 900 GiB, not 800" in page
     assert next_command(found).startswith("Recompute the layers; then trimaran rehearse")
-    assert [one["step_time_s"] for one in json.loads(json.dumps(rehearsal_document(found)))["remedies"]] == [
+    assert [one["step_time_s"] for one in json.loads(json.dumps(to_plain(found)))["remedies"]] == [
         2.5,
         7.5,
         None,
@@ -239,7 +239,7 @@ def test_where_memory_is_tight_the_allocator_is_worth_a_look_and_else_it_is_not(
 
 
 def test_the_document_has_every_field() -> None:
-    document = json.loads(json.dumps(rehearsal_document(made())))
+    document = json.loads(json.dumps(to_plain(made())))
     assert document["verdict"] == "fits"
     assert document["fits"] is True
     assert document["peak_bytes"] == 139 * GIB

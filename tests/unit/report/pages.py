@@ -1,7 +1,7 @@
 """What pages are made of: documents as the commands write them, and the folder of a run."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,21 @@ from tests.unit.report.test_files import REPORT
 
 from trimaran.base.remedies import Remedy
 from trimaran.base.timeline import Timeline
+from trimaran.program.json_files import to_plain
 from trimaran.program.lowering.lower import lower
 from trimaran.program.plan_file import CandidateRow, Plan, program_lines, write_plan
 from trimaran.report.convergence_curve import study_curve
 from trimaran.report.convergence_curve import study_document as curve_document
-from trimaran.report.convergence_runs import convergence_document
-from trimaran.report.crossover import crossover_document
 from trimaran.report.memory import (
     Holder,
+    LeastMemory,
     LiveCurve,
     MemoryEstimate,
     PolicyFigures,
     Usage,
-    live_document,
-    memory_document,
 )
-from trimaran.report.observation import Observation, ObservedRank, observation_document
-from trimaran.report.rehearsal import rehearsal_document
+from trimaran.report.observation import Observation, ObservedRank
 from trimaran.report.run_report import write_report
-from trimaran.report.scaling import study_document
 from trimaran.report.timelines import write_timeline
 
 GIB = 2**30
@@ -58,11 +54,10 @@ def remedy(name: str = "compile the model") -> Remedy:
 def memory_estimate(name: str = "vgg16") -> MemoryEstimate:
     """A step of 3 GiB that fits 2 GiB with a plan."""
     usage = Usage(peak_bytes=3 * GIB, mean_bytes=GIB, time_mean_bytes=GIB, bare_peak_bytes=GIB, bare_mean_bytes=GIB)
-    policies = tuple(
-        PolicyFigures(
-            name=policy,
+    policies = {
+        policy: PolicyFigures(
             fits=policy == "ours",
-            usage=replace(usage, peak_bytes=GIB if policy == "ours" else 3 * GIB),
+            **asdict(usage) | {"peak_bytes": GIB if policy == "ours" else 3 * GIB},
             step_time_s=1.1 if policy == "ours" else 1.0,
             slowdown=0.1 if policy == "ours" else 0.0,
             to_host_bytes=GIB,
@@ -73,10 +68,10 @@ def memory_estimate(name: str = "vgg16") -> MemoryEstimate:
             stall_s=0.1,
         )
         for policy in ("none", "all", "ours")
-    )
+    }
     return MemoryEstimate(
         job=name,
-        batch=64,
+        local_batch_size=64,
         device="GPU of 2 GiB",
         precision="fp32",
         source="by hand",
@@ -87,15 +82,13 @@ def memory_estimate(name: str = "vgg16") -> MemoryEstimate:
         kept_s=1.0,
         keep=usage,
         minimum_memory_bytes=GIB,
-        minimum_at="conv2",
-        minimum_held_by=(Holder(name="conv2", role="weight", nbytes=GIB),),
+        minimum_memory=LeastMemory(at="conv2", held_by=(Holder(name="conv2", role="weight", nbytes=GIB),)),
         lower_bound_s=1.0,
         offload_lower_bound_s=1.0,
         bottleneck="copies",
         policy="ours",
         policies=policies,
-        storages=(),
-        curve=LiveCurve(
+        live_bytes=LiveCurve(
             seconds=(0.4, 0.4, 0.2),
             phases=("FP", "BP", "WU"),
             kept_bytes=(GIB, 3 * GIB, GIB),
@@ -145,13 +138,13 @@ def studies(name: str = "") -> dict[str, dict[str, Any]]:
     estimate = memory_estimate(name or "vgg16")
     return {
         "plan": plan_answer(name or "llama2:70b"),
-        "scale": study_document(scaled),
-        "crossover": crossover_document(crossover),
+        "scale": to_plain(scaled),
+        "crossover": to_plain(crossover),
         "curve": curve,
-        "converge": convergence_document(converged),
-        "memory": memory_document(estimate) | {"live_bytes": live_document(estimate.curve)},
-        "rehearse": rehearsal_document(rehearsed),
-        "observe": {"exit_code_of_command": 0} | observation_document(observation(name or "Net")),
+        "converge": to_plain(converged),
+        "memory": to_plain(estimate),
+        "rehearse": to_plain(rehearsed),
+        "observe": {"exit_code_of_command": 0} | to_plain(observation(name or "Net")),
     }
 
 

@@ -8,20 +8,15 @@ from rich.console import Console
 
 from trimaran.convergence.curve import fit_curve
 from trimaran.convergence.types import CurveTable, Point
+from trimaran.features.convergence.measure import ConvergedBatch, fitted_curve
 from trimaran.jobs.learning_rate import Recipe
-from trimaran.report.convergence_runs import (
-    ConvergedBatch,
-    ConvergedRun,
-    Convergence,
-    NoiseComparison,
-    convergence_document,
-    convergence_view,
-)
+from trimaran.program.json_files import to_plain
+from trimaran.report.convergence_runs import ConvergedRun, Convergence, NoiseComparison, convergence_view
 
 
 def _run(batch: int, epochs: float | None, seed: int = 0) -> ConvergedRun:
     return ConvergedRun(
-        global_batch=batch,
+        global_batch_size=batch,
         seed=seed,
         end="epochs" if epochs is None else "reached",
         epochs=epochs,
@@ -29,8 +24,8 @@ def _run(batch: int, epochs: float | None, seed: int = 0) -> ConvergedRun:
         samples=3000,
         updates=40,
         seconds=1.5,
-        best=0.91,
-        noise={"b_crit": 90.0, "interval": [50.0, None]},
+        best_metric=0.91,
+        gradient_noise={"b_crit": 90.0, "interval": [50.0, None]},
         noise_b_crit=None if epochs is None else 110.0,
     )
 
@@ -56,6 +51,7 @@ def found(*, flat: bool = False) -> Convergence:
         ConvergedBatch(global_batch=one, runs=(_run(one, amount),))
         for one, amount in zip(batches, amounts, strict=True)
     ]
+    rows.append(ConvergedBatch(global_batch=1024, runs=(_run(1024, None),), missing=1))
     ratio = None if math.isinf(curve.fit.b_crit) else 300 / curve.fit.b_crit
     return Convergence(
         job="mine.py:make",
@@ -65,11 +61,13 @@ def found(*, flat: bool = False) -> Convergence:
         max_epochs=30.0,
         microbatch=64,
         devices=2,
-        batches=(*rows, ConvergedBatch(global_batch=1024, runs=(_run(1024, None),), missing=1)),
-        curve=curve,
-        noise=NoiseComparison(b_crit=300.0, low=200.0, high=400.0, runs=4, ratio=ratio),
-        kept=3,
-        seconds=61.0,
+        samples_per_epoch=1000,
+        recipe=table.recipe,
+        curve=fitted_curve(curve, rows),
+        runs=tuple(run for one in rows for run in one.runs),
+        gradient_noise=NoiseComparison(b_crit=300.0, runs_interval=(200.0, 400.0), runs=4, ratio_to_fitted=ratio),
+        runs_kept=3,
+        time_s=61.0,
         run_dir="runs/converge-mine-0123abcd",
         curve_file="runs/converge-mine-0123abcd/curve.json",
         warnings=("batch 1024: 1 of 1 runs did not reach 0.9 within 30 epochs, best 0.91; it is not in the curve",),
@@ -95,7 +93,7 @@ def test_the_page_is_complete_at_80_columns() -> None:
 
 
 def test_the_document_has_points_runs_and_what_was_not_reached() -> None:
-    document = json.loads(json.dumps(convergence_document(found()), allow_nan=False))
+    document = json.loads(json.dumps(to_plain(found()), allow_nan=False))
     curve = document["curve"]
     assert round(curve["e0"], 3) == 10.0
     assert round(curve["b_crit"]) == 512
@@ -108,7 +106,7 @@ def test_the_document_has_points_runs_and_what_was_not_reached() -> None:
 
 
 def test_a_flat_curve_has_no_critical_batch_and_no_ratio() -> None:
-    document = json.loads(json.dumps(convergence_document(found(flat=True)), allow_nan=False))
+    document = json.loads(json.dumps(to_plain(found(flat=True)), allow_nan=False))
     assert document["curve"]["b_crit"] is None
     assert document["gradient_noise"]["ratio_to_fitted"] is None
     assert any("infinite" in line for line in _printed(found(flat=True)))

@@ -6,7 +6,8 @@ from tests import builders
 from tests.unit.report.pages import HOSTILE, small_plan
 from tests.unit.report.test_files import REPORT
 
-from trimaran.report.memory import LiveCurve, live_document
+from trimaran.program.json_files import to_plain
+from trimaran.report.memory import LiveCurve
 
 
 def test_a_plan_shows_its_verdict_and_its_candidates() -> None:
@@ -51,8 +52,6 @@ def test_hostile_names_stay_texts() -> None:
         assert "\x1b" not in found
 
 
-def test_live_memory_has_an_entry_a_change() -> None:
-    """0.5 s of 4 bytes twice is one entry; the next begins at 1 s."""
-    curve = LiveCurve(seconds=(0.5, 0.5, 1.0), phases=("FP", "FP", "BP"), kept_bytes=(4, 4, 8), plan_bytes=(4, 4, 6))
-    assert live_document(curve) == {"time_s": [0.0, 1.0], "kept_bytes": [4, 8], "plan_bytes": [4, 6]}
-    assert live_document(replace(curve, plan_bytes=()))["plan_bytes"] == [4, 8]
+def test_live_memory_says_when_each_change_is() -> None:
+    curve = LiveCurve(seconds=(1.0, 0.5, 1.0), phases=("FP", "BP", "BP"), kept_bytes=(4, 4, 8), plan_bytes=(4, 4, 6))
+    assert to_plain(curve)["time_s"] == [0.0, 1.0, 1.5]

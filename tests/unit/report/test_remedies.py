@@ -6,7 +6,8 @@ from rich.console import Console
 from tests.raising import raises
 
 from trimaran.base.remedies import CATALOGUE, Remedy, rank_remedies
-from trimaran.report.remedies import remedies_document, remedies_view, remedy_table
+from trimaran.program.json_files import to_plain
+from trimaran.report.remedies import remedies_view, remedy_table
 
 
 def remedy(name: str, gain: float, low: float, high: float, **more: Any) -> Remedy:
@@ -52,9 +53,9 @@ def test_an_interval_whose_ends_look_alike_is_one_figure() -> None:
 
 
 def test_the_document_has_the_same_figures() -> None:
-    document = remedies_document([remedy("one", 0.4, 0.3, 0.5, at={"devices": 8})])[0]
+    document = to_plain(remedy("one", 0.4, 0.3, 0.5, at={"devices": 8}))
     assert document["gain_interval"] == [0.3, 0.5]
-    assert document["devices"] == 8
+    assert document["at"] == {"devices": 8}
     assert document["actor"] == CATALOGUE["load-ahead"].actor
 
 

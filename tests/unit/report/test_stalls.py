@@ -106,7 +106,7 @@ def test_a_negative_class_is_shown_and_one_block_has_no_interval() -> None:
 
 def test_many_ranks_are_cut_and_one_has_no_table_of_its_own() -> None:
     page = printed(report(ranks=12))
-    assert "and 4 more ranks" in page
+    assert "4 rows more" in page
     assert "By rank" not in printed(report(ranks=1))
 
 

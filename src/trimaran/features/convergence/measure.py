@@ -15,6 +15,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ from trimaran.features.convergence.task import (
 )
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.convergence.runs import Limits, TrainingRun, add_run, find_run, opened, read_runs
-from trimaran.report.convergence_runs import ConvergedBatch, ConvergedRun, Convergence, NoiseComparison
+from trimaran.program.json_files import finite
+from trimaran.report.convergence_runs import ConvergedRun, Convergence, FittedCurve, MeasuredBatch, NoiseComparison
 
 _TAKEN = "taken-"
 # A step costs about as much as this share of the job's batch, however small its own batch is.
@@ -144,6 +146,36 @@ def _listener(
 # From finished runs to a curve, and what the reader should know of it
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvergedBatch:
+    """One batch.
+
+    Attributes:
+        global_batch: samples of an update
+        runs: that ended
+        missing: that were wanted and did not end in time
+    """
+
+    global_batch: int
+    runs: tuple[ConvergedRun, ...]
+    missing: int = 0
+
+    @property
+    def needed(self) -> tuple[float, ...]:
+        """Epochs to the target of the runs that reached it."""
+        return tuple(run.epochs for run in self.runs if run.epochs is not None)
+
+    @property
+    def failed(self) -> int:
+        """Runs that ended without reaching it."""
+        return len(self.runs) - len(self.needed)
+
+    @property
+    def best(self) -> float | None:
+        """The largest metric of all runs; None where none was evaluated."""
+        return max((run.best_metric for run in self.runs if run.best_metric is not None), default=None)
+
+
 _ROUNDS = 20  # of weighing again, most of which change nothing
 
 
@@ -171,7 +203,7 @@ def _row(task: Task, target: MetricTarget, run: TrainingRun, ways: Mapping[int, 
     noise = run.noise_until(target.value)
     # It may have been trained to a higher target, or further.
     return ConvergedRun(
-        global_batch=run.batch,
+        global_batch_size=run.batch,
         seed=run.seed,
         end="reached" if epochs is not None else "epochs" if run.end == "reached" else run.end,
         epochs=epochs,
@@ -179,8 +211,8 @@ def _row(task: Task, target: MetricTarget, run: TrainingRun, ways: Mapping[int, 
         samples=run.samples,
         updates=run.updates,
         seconds=run.seconds,
-        best=run.best,
-        noise=noise,
+        best_metric=run.best,
+        gradient_noise=noise,
         noise_b_crit=None if noise is None else _noise_b_crit(noise, run.batch, epochs, ways, most=task.max_epochs),
     )
 
@@ -234,6 +266,44 @@ def table_of(task: Task, target: MetricTarget, measured: Sequence[ConvergedBatch
     )
 
 
+def fitted_curve(curve: Curve, measured: Sequence[ConvergedBatch]) -> FittedCurve:
+    """The curve through what was reached, with every batch that was tried.
+
+    Args:
+        curve: fitted
+        measured: by rising batch
+    """
+    fit, table = curve.fit, curve.table
+    reached = {point.global_batch: point for point in table.points}
+    points = []
+    for one in measured:
+        point = reached.get(one.global_batch)
+        points.append(
+            MeasuredBatch(
+                global_batch_size=one.global_batch,
+                epochs=None if point is None else point.amount,
+                samples=None if point is None else point.amount * (table.samples_per_epoch or 0),
+                deviation=None if point is None else point.deviation,
+                fitted_epochs=fit.e0 * (1 + one.global_batch / fit.b_crit),
+                values=one.needed,
+                runs=len(one.runs),
+                failed=one.failed,
+                missing=one.missing,
+                best_metric=one.best,
+            )
+        )
+    low, high = fit.b_crit_interval
+    return FittedCurve(
+        unit=table.unit,
+        e0=fit.e0,
+        e0_interval=fit.e0_interval,
+        b_crit=finite(fit.b_crit),
+        b_crit_interval=(finite(low), finite(high)),
+        rms=fit.rms,
+        points=tuple(points),
+    )
+
+
 def compare_noise(measured: Sequence[ConvergedBatch], curve: Curve) -> NoiseComparison | None:
     """The critical batch of the runs' gradients, over all runs as the fit weighs their batches.
 
@@ -247,7 +317,10 @@ def compare_noise(measured: Sequence[ConvergedBatch], curve: Curve) -> NoiseComp
         curve: has the fitted one
     """
     found = sorted(
-        (value, run.global_batch) for one in measured for run in one.runs if (value := run.noise_b_crit) is not None
+        (value, run.global_batch_size)
+        for one in measured
+        for run in one.runs
+        if (value := run.noise_b_crit) is not None
     )
     if not found:
         return None
@@ -259,12 +332,14 @@ def compare_noise(measured: Sequence[ConvergedBatch], curve: Curve) -> NoiseComp
         pooled = again
     fitted = curve.fit.b_crit
     return NoiseComparison(
-        b_crit=pooled,
-        low=found[int(0.05 * (len(found) - 1))][0],
-        high=found[math.ceil(0.95 * (len(found) - 1))][0],
+        b_crit=finite(pooled),
+        runs_interval=(
+            finite(found[int(0.05 * (len(found) - 1))][0]),
+            finite(found[math.ceil(0.95 * (len(found) - 1))][0]),
+        ),
         runs=len(found),
-        endless=sum(math.isinf(value) for value, _ in found),
-        ratio=pooled / fitted if math.isfinite(fitted) and math.isfinite(pooled) else None,
+        runs_without_signal=sum(math.isinf(value) for value, _ in found),
+        ratio_to_fitted=pooled / fitted if math.isfinite(fitted) and math.isfinite(pooled) else None,
     )
 
 
@@ -306,21 +381,21 @@ def warnings_of(
 
 def _never_reached(task: Task, target: MetricTarget, measured: Sequence[ConvergedBatch]) -> InfeasibleError:
     runs = [run for one in measured for run in one.runs]
-    known = [run for run in runs if run.best is not None]
+    known = [run for run in runs if run.best_metric is not None]
     if not known:
         return InfeasibleError(
             "no run was finished and evaluated within the limits: give more --time-limit; the same command goes on",
             target=target.value,
         )
-    best = max(known, key=lambda run: run.best or 0.0)
+    best = max(known, key=lambda run: run.best_metric or 0.0)
     return InfeasibleError(
-        f"no run reached {target.value:g}: the best of {len(runs)} came to {best.best:.4g}, with batch "
-        f"{best.global_batch} and seed {best.seed}, within {task.max_epochs:g} epochs. Lower --target, or raise "
+        f"no run reached {target.value:g}: the best of {len(runs)} came to {best.best_metric:.4g}, with batch "
+        f"{best.global_batch_size} and seed {best.seed}, within {task.max_epochs:g} epochs. Lower --target, or raise "
         f"--max-epochs; finished runs are kept in {task.folder}",
         code="converge.target-not-reached",
         target=target.value,
-        best_metric=best.best,
-        best_batch=best.global_batch,
+        best_metric=best.best_metric,
+        best_batch=best.global_batch_size,
         max_epochs=task.max_epochs,
         run_dir=str(task.folder),
     )
@@ -389,15 +464,21 @@ def _measure(
         job=task.source.reference,
         target=target.value,
         target_source=target.source,
+        samples_per_epoch=table.samples_per_epoch,
+        recipe=table.recipe,
         rule_source=task.rule_source,
         max_epochs=task.max_epochs,
         microbatch=task.microbatch,
         devices=task.devices,
-        batches=measured,
-        curve=curve,
-        noise=compare_noise(measured, curve),
-        kept=sum(run in before for run in runs.values()),
-        seconds=time.time() - started,
+        curve=fitted_curve(curve, measured),
+        gradient_noise=compare_noise(measured, curve),
+        runs=tuple(
+            replace(run, noise_b_crit=None if run.noise_b_crit is None else finite(run.noise_b_crit))
+            for one in measured
+            for run in one.runs
+        ),
+        runs_kept=sum(run in before for run in runs.values()),
+        time_s=time.time() - started,
         run_dir=str(task.folder),
         curve_file=str(path),
         warnings=warnings_of(task, target, measured, table),

@@ -177,7 +177,7 @@ class Option:
         """The same where the rate of links is multiplied by a factor."""
         if self.worker is None or links == 1.0:
             return self.speedup
-        return self.worker.fast_links if links > 1 else self.worker.slow_links
+        return self.worker.speedup_links_double if links > 1 else self.worker.speedup_links_half
 
     @property
     def whole(self) -> float:
@@ -197,12 +197,12 @@ class Option:
         step_s, need = self.step_s(), demand.at(self.global_batch).amount
         return TrainingWay(
             devices=self.devices,
-            width=self.width,
-            local_batch=self.local_batch,
-            step_s=step_s,
-            alone_s=self.alone_s / self.speedup,
+            model_parallel_width=self.width,
+            local_batch_size=self.local_batch,
+            step_time_s=step_s,
+            worker_alone_s=self.alone_s / self.speedup,
             need=need,
-            time_s=step_s * need / self.global_batch if demand.is_absolute else None,
+            time_to_accuracy_s=step_s * need / self.global_batch if demand.is_absolute else None,
         )
 
 
@@ -402,10 +402,10 @@ def compare(
         rows.append(
             Row(
                 devices=count,
-                data=best[0].way(demand),
+                data_parallel=best[0].way(demand),
                 hybrid=best[1].way(demand),
-                speedup=speedup,
-                interval=(min(float(low), speedup), max(float(high), speedup)),
+                speedup_over_dp=speedup,
+                speedup_interval=(min(float(low), speedup), max(float(high), speedup)),
                 likely=float(np.mean(ratio > 1.0)),
                 equal_batch_limit=limit,
                 needed_epoch_ratio=None if idle and limit is None else _needed_ratio(usable[0], usable[1], limit),
@@ -414,7 +414,7 @@ def compare(
     firsts = _firsts(ahead)
     return ComparedRows(
         rows=tuple(rows),
-        devices=next((row.devices for row in rows if row.speedup > 1.0), None),
+        devices=next((row.devices for row in rows if row.ahead_by > 1.0), None),
         interval=(
             _count(np.quantile(firsts, 0.05, method="lower")),
             _count(np.quantile(firsts, 0.95, method="higher")),
@@ -485,7 +485,7 @@ def _cost(option: Option, demand: Demand) -> float:
 def _drawn(option: Option, needs: Mapping[int, Draws], normals: Mapping[str, Draws]) -> Draws:
     factor = np.ones(COUNT)
     if option.worker is not None and option.speedup > 1.0:
-        low, high = option.worker.interval
+        low, high = option.worker.speedup_interval
         factor = np.exp(spread(option.speedup, low, max(high, option.speedup), normals["worker"]))
     low, high = option.exchanges[1.0].ends
     far = normals["exchange"] / NINETY

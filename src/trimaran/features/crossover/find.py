@@ -1,7 +1,7 @@
 """`trimaran crossover JOB`: from how many devices on a hybrid reaches the target before data parallelism alone."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trimaran.base.arguments import told_of_classes
@@ -77,7 +77,7 @@ def reason_of(
     """
     if idle:
         return (
-            f"never: no model parallelism over {worker.width} devices is faster than one device, so the devices of a "
+            f"never: no model parallelism over {worker.devices} devices is faster than one device, so the devices of a "
             "worker are better used as replicas"
         )
     if demand.curve is None:
@@ -91,7 +91,7 @@ def _from(rows: Sequence[Row], devices: int | None) -> str:
     """From where the hybrid is ahead, and where it is no longer."""
     if devices is None:
         return "never: "
-    lost = [row.devices for row in rows if row.devices > devices and row.speedup <= 1.0]
+    lost = [row.devices for row in rows if row.devices > devices and row.ahead_by <= 1.0]
     if lost:
         return f"at {devices} devices, and not at {', '.join(map(str, lost))}: "
     return f"from {devices} devices on: "
@@ -101,8 +101,9 @@ def _short_of(worker: Worker, needed: float | None) -> str:
     if needed is None:
         return ""
     return (
-        f". At local batch {worker.batch} a worker of {worker.width} would have to be {needed:.2f} times as fast as "
-        f"one device, by T(b) / T(b / {worker.width}), and is {worker.speedup:.2f} times ({worker.strategy})"
+        f". At local batch {worker.local_batch_size} a worker of {worker.devices} would have to be {needed:.2f} times "
+        f"as fast as one device, by T(b) / T(b / {worker.devices}), and is {worker.speedup:.2f} times "
+        f"({worker.strategy})"
     )
 
 
@@ -110,8 +111,8 @@ def _needs(rows: Sequence[Row], worker: Worker, basis: Basis, needed: float | No
     last = rows[-1]
     if basis == "paper":
         return (
-            f"needs a curve: ahead where {worker.width} times the batch takes more than "
-            f"{last.needed_epoch_ratio:.2f} times the epochs ({worker.width} / {worker.speedup:.2f})"
+            f"needs a curve: ahead where {worker.devices} times the batch takes more than "
+            f"{last.needed_epoch_ratio:.2f} times the epochs ({worker.devices} / {worker.speedup:.2f})"
         )
     known = [(row, row.equal_batch_limit, row.needed_epoch_ratio) for row in rows]
     crossing = [(row, limit, ratio) for row, limit, ratio in known if limit is not None and ratio is not None]
@@ -122,43 +123,43 @@ def _needs(rows: Sequence[Row], worker: Worker, basis: Basis, needed: float | No
         )
     row, limit, ratio = crossing[-1]
     beyond = "" if row is last else f"; on {last.devices} devices never, whatever the curve"
-    if ratio <= 1.0 and limit <= row.data.global_batch:
+    if ratio <= 1.0 and limit <= row.data_parallel.global_batch_size:
         return (
             f"ahead unless smaller batches need far fewer epochs: on {row.devices} devices at a global batch of "
-            f"{limit:,} it does more samples a second than data parallelism at {row.data.global_batch:,}, its best"
-            f"{beyond}{_short_of(worker, needed)}"
+            f"{limit:,} it does more samples a second than data parallelism at "
+            f"{row.data_parallel.global_batch_size:,}, its best{beyond}{_short_of(worker, needed)}"
         )
     return (
         f"needs a curve: on {row.devices} devices the largest global batch at which the hybrid's step is the shorter "
         f"one is {limit:,}. It is ahead where the batch at which data parallelism does the most samples a second, "
-        f"{row.data.global_batch:,}, takes over {ratio:.1f} times the epochs of that one"
+        f"{row.data_parallel.global_batch_size:,}, takes over {ratio:.1f} times the epochs of that one"
         f"{beyond}{_short_of(worker, needed)}"
     )
 
 
 def _paper(row: Row, worker: Worker) -> str:
-    ratio = row.data.need / row.hybrid.need
+    ratio = row.data_parallel.need / row.hybrid.need
     return (
-        f"on {row.devices} devices {row.data.global_batch:,} samples need {ratio:.2f} times the epochs of "
-        f"{row.hybrid.global_batch:,}; a worker must be more than {worker.width / ratio:.2f} times as fast as one "
-        f"device, and is {worker.speedup:.2f} times ({worker.strategy})"
+        f"on {row.devices} devices {row.data_parallel.global_batch_size:,} samples need {ratio:.2f} times the epochs "
+        f"of {row.hybrid.global_batch_size:,}; a worker must be more than {worker.devices / ratio:.2f} times as fast "
+        f"as one device, and is {worker.speedup:.2f} times ({worker.strategy})"
     )
 
 
 def _ours(row: Row, rows: Sequence[Row]) -> str:
-    data, hybrid = row.data, row.hybrid
+    data, hybrid = row.data_parallel, row.hybrid
     fewer = f", on {data.devices} of them," if data.devices < row.devices else ""
     told = (
-        f"on {row.devices} devices data parallelism at local batch {data.local_batch} (global {data.global_batch:,})"
-        f"{fewer} takes {format_seconds(data.step_s)} a step, the best hybrid {format_seconds(hybrid.step_s)} at "
-        f"global {hybrid.global_batch:,}"
+        f"on {row.devices} devices data parallelism at local batch {data.local_batch_size} (global "
+        f"{data.global_batch_size:,}){fewer} takes {format_seconds(data.step_time_s)} a step, the best hybrid "
+        f"{format_seconds(hybrid.step_time_s)} at global {hybrid.global_batch_size:,}"
     )
-    if data.global_batch != hybrid.global_batch:
+    if data.global_batch_size != hybrid.global_batch_size:
         told += f", which needs {hybrid.need / data.need:.2f} times the samples"
-    nearest = max(rows, key=lambda one: one.speedup)
-    if nearest.speedup > 1.0:
+    nearest = max(rows, key=lambda one: one.ahead_by)
+    if nearest.ahead_by > 1.0:
         return told
-    told += f"; it comes nearest on {nearest.devices} devices, {nearest.speedup:.2f} times as soon"
+    told += f"; it comes nearest on {nearest.devices} devices, {nearest.ahead_by:.2f} times as soon"
     if row.equal_batch_limit is None:
         return f"{told}. With the same global batch, data parallelism has the shorter step at every batch"
     return f"{told}. The largest global batch at which its step is the shorter one is {row.equal_batch_limit:,}"
@@ -210,15 +211,15 @@ def cross(case: SharedInputs, width: int, basis: Basis) -> Crossing:
     needed = case.replicas.needed_speedup(case.base, width)
     is_known = case.demand.curve is not None
     return Crossing(
-        width=width,
+        model_parallel_width=width,
         basis=basis,
         worker=worker,
         needed_speedup=needed,
-        devices=found.devices if is_known else None,
-        interval=found.interval if is_known else (None, None),
-        never=found.never,
-        rows=found.rows,
-        sensitivities=_sensitivities(case, counts, data, hybrid, worker, idle=idle) if is_known else (),
+        crossover_devices=found.devices if is_known else None,
+        crossover_interval=found.interval if is_known else (None, None),
+        share_never=found.never if is_known else None,
+        rows=found.rows if is_known else tuple(map(_untold, found.rows)),
+        sensitivity=_sensitivities(case, counts, data, hybrid, worker, idle=idle) if is_known else (),
         reason=lack_of_memory(width, data, hybrid)
         or reason_of(
             found.rows,
@@ -230,6 +231,10 @@ def cross(case: SharedInputs, width: int, basis: Basis) -> Crossing:
             idle=all(one.worker is not None and one.worker.strategy == ALONE for one in hybrid),
         ),
     )
+
+
+def _untold(row: Row) -> Row:
+    return replace(row, speedup_over_dp=None, speedup_interval=None, likely=None)
 
 
 def _options(case: SharedInputs, counts: Sequence[int], width: int, basis: Basis) -> tuple[Option, ...]:
@@ -295,11 +300,11 @@ def _sensitivities(
     found: list[Sensitivity] = []
 
     def note(change: str, cost: Callable[[Option], float]) -> None:
-        found.append(Sensitivity(change=change, devices=first_ahead(counts, data, hybrid, cost, idle=idle)))
+        found.append(Sensitivity(change=change, crossover_devices=first_ahead(counts, data, hybrid, cost, idle=idle)))
 
-    low, high = (end / worker.speedup for end in worker.interval)
-    for factor, end in ((low, worker.interval[0]), (high, worker.interval[1])):
-        note(f"workers of {worker.width} {end:.2f} times as fast", _with_workers(usual, factor))
+    low, high = (end / worker.speedup for end in worker.speedup_interval)
+    for factor, end in ((low, worker.speedup_interval[0]), (high, worker.speedup_interval[1])):
+        note(f"workers of {worker.devices} {end:.2f} times as fast", _with_workers(usual, factor))
     for change, needs in (("curve as flat as its interval allows", flatter), ("curve as steep", steeper)):
         note(change, _with_workers(needs, 1.0))
     for change, links in (("links half as fast", 0.5), ("links twice as fast", 2.0)):
@@ -397,8 +402,8 @@ def find_crossover(
         precision=chosen.name,
         precision_source=chosen.source,
         software=framework.text,
-        local_batch=base,
-        counts=case.asked,
+        local_batch_size=base,
+        devices=case.asked,
         curve=used,
         crossings=tuple(crossings),
         notes=(*_notes(cluster, found_cluster, case, used), *left_out),

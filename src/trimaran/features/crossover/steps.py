@@ -205,30 +205,31 @@ def _unsure(problem: Problem, best: Candidate, alone_s: float) -> Worker:
 
     speedup = alone_s / best.step_time_s
     return Worker(
-        width=problem.devices,
-        batch=problem.batch,
+        devices=problem.devices,
+        local_batch_size=problem.batch,
         strategy=best.strategy.name,
         speedup=speedup,
-        interval=(
+        speedup_interval=(
             max(1.0, min(speedup, on_links(1 / (1 + EXCHANGE_UNSURE))) * (1 - _UNSURE)),
             max(speedup, on_links(1 + EXCHANGE_UNSURE)) * (1 + _UNSURE),
         ),
-        slow_links=on_links(0.5),
-        fast_links=on_links(2.0),
+        speedup_links_half=on_links(0.5),
+        speedup_links_double=on_links(2.0),
     )
 
 
 def _like(base: Worker, batch: int, strategy: str, speedup: float) -> Worker:
     """A worker at another batch, as unsure and as sensitive to links as at the base batch, in proportion."""
     factor = speedup / base.speedup
+    low, high = base.speedup_interval
     return Worker(
-        width=base.width,
-        batch=batch,
+        devices=base.devices,
+        local_batch_size=batch,
         strategy=strategy,
         speedup=speedup,
-        interval=(max(1.0, base.interval[0] * factor), max(speedup, base.interval[1] * factor)),
-        slow_links=max(1.0, base.slow_links * factor),
-        fast_links=max(1.0, base.fast_links * factor),
+        speedup_interval=(max(1.0, low * factor), max(speedup, high * factor)),
+        speedup_links_half=max(1.0, base.speedup_links_half * factor),
+        speedup_links_double=max(1.0, base.speedup_links_double * factor),
     )
 
 
@@ -282,7 +283,13 @@ def _again(candidate: Candidate, problem: Problem) -> Candidate | None:
 
 def _idle(width: int, batch: int) -> Worker:
     return Worker(
-        width=width, batch=batch, strategy=ALONE, speedup=1.0, interval=(1.0, 1.0), slow_links=1.0, fast_links=1.0
+        devices=width,
+        local_batch_size=batch,
+        strategy=ALONE,
+        speedup=1.0,
+        speedup_interval=(1.0, 1.0),
+        speedup_links_half=1.0,
+        speedup_links_double=1.0,
     )
 
 

@@ -15,7 +15,7 @@ bound. Slowdowns are all against the whole one with unlimited memory.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import Literal, get_args
 
@@ -53,6 +53,7 @@ from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, parse_codec
 from trimaran.report.memory import (
     Holder,
     LargestBatch,
+    LeastMemory,
     LiveCurve,
     MemoryEstimate,
     PolicyFigures,
@@ -156,7 +157,6 @@ def _part_of(storage: TraceStorage) -> str:
 
 
 def policy_figures(
-    name: str,
     trace: StepTrace,
     found: SimulatedMemoryPlan,
     costs: MemoryCosts,
@@ -167,7 +167,6 @@ def policy_figures(
     """The figures of a plan.
 
     Args:
-        name: of the policy
         trace: the step
         found: the plan of it
         costs: of the step
@@ -178,9 +177,8 @@ def policy_figures(
     against_s = run.compute_s if kept_s is None else kept_s
     again = [number for number in found.plan.moved if found.plan.of(number) == Decision.RECOMPUTE]
     return PolicyFigures(
-        name=name,
         fits=found.live.peak <= budget_bytes and (costs.host_bytes is None or there_bytes <= costs.host_bytes),
-        usage=usage(trace, found.live, costs),
+        **asdict(usage(trace, found.live, costs)),
         step_time_s=run.step_time_s,
         slowdown=run.step_time_s / against_s - 1.0 if against_s > 0 else 0.0,
         to_host_bytes=run.to_host_bytes,
@@ -225,12 +223,22 @@ def place(trace: StepTrace, moment: int) -> str:
 
 
 def live_curve(trace: StepTrace, kept: LiveBytes, planned: LiveBytes | None, costs: MemoryCosts) -> LiveCurve:
-    """Live bytes at each moment, for drawing."""
+    """Live bytes, for drawing: moments of a phase that hold the same are one."""
+    moments = zip(phases(trace), kept.at.tolist(), (kept if planned is None else planned).at.tolist(), strict=True)
+    seconds: list[float] = []
+    changes: list[tuple[str, int, int]] = []
+    for duration, moment in zip(costs.durations_s.tolist(), moments, strict=True):
+        if changes and moment == changes[-1]:
+            seconds[-1] += duration
+        else:
+            seconds.append(duration)
+            changes.append(moment)
+    names, kept_bytes, plan_bytes = zip(*changes, strict=True)
     return LiveCurve(
-        seconds=tuple(costs.durations_s.tolist()),
-        phases=phases(trace),
-        kept_bytes=tuple(kept.at.tolist()),
-        plan_bytes=() if planned is None else tuple(planned.at.tolist()),
+        seconds=tuple(seconds),
+        phases=names,
+        kept_bytes=kept_bytes,
+        plan_bytes=() if planned is None else plan_bytes,
     )
 
 
@@ -336,7 +344,7 @@ def all_figures(
     whole: PricedStep,
     planned: PricedStep,
     budget_bytes: int,
-) -> tuple[PolicyFigures, ...]:
+) -> dict[str, PolicyFigures]:
     """Their figures, all against the whole step with memory without end.
 
     Args:
@@ -348,10 +356,10 @@ def all_figures(
     """
     figures = [(name, one, whole) for name, one in papers.items()] + [("ours", our, planned)]
     kept_s = papers["none"].run.step_time_s
-    return tuple(
-        policy_figures(name, step.trace, one, step.costs, budget_bytes=budget_bytes, kept_s=kept_s)
+    return {
+        name: policy_figures(step.trace, one, step.costs, budget_bytes=budget_bytes, kept_s=kept_s)
         for name, one, step in figures
-    )
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -417,10 +425,11 @@ def estimate_of(job: Job, device: Device, precision: ChosenPrecision, found: Fou
     least, bound = found.outcome.minimum_memory, found.outcome.bound
     state, optimizer, gradients = weight_bytes(whole.trace)
     step = found.shown_step("")
+    storages = storage_lines(step.trace, step.plan)
     chunked = loss_in_chunks(whole, device, budget_bytes=budget_bytes)
     return MemoryEstimate(
         job=job.name,
-        batch=job.global_batch_size,
+        local_batch_size=job.global_batch_size,
         device=device.title,
         precision=precision.name,
         precision_source=precision.source,
@@ -433,8 +442,10 @@ def estimate_of(job: Job, device: Device, precision: ChosenPrecision, found: Fou
         kept_s=whole.costs.compute_s,
         keep=usage(whole.trace, whole.kept, whole.costs),
         minimum_memory_bytes=least.nbytes,
-        minimum_at=place(planned.trace, least.moment),
-        minimum_held_by=holders(least.holders),
+        minimum_memory=LeastMemory(
+            at=place(planned.trace, least.moment),
+            held_by=holders(least.holders),
+        ),
         lower_bound_s=bound.step_time_s,
         offload_lower_bound_s=bound.offload_s,
         bottleneck=bottleneck(
@@ -447,8 +458,9 @@ def estimate_of(job: Job, device: Device, precision: ChosenPrecision, found: Fou
         ),
         policy=found.policy,
         policies=all_figures(found.papers, found.our, whole=whole, planned=planned, budget_bytes=budget_bytes),
-        storages=storage_lines(step.trace, step.plan),
-        curve=live_curve(step.trace, step.kept, step.live, (planned if found.policy == OURS else whole).costs),
+        kept_bytes=sum(line.nbytes for line in storages if line.decision == "keep"),
+        storages=storages,
+        live_bytes=live_curve(step.trace, step.kept, step.live, (planned if found.policy == OURS else whole).costs),
         split=_split_figures(found),
         remedies=() if chunked is None else (chunked,),
     )
@@ -683,7 +695,7 @@ def estimate_memory(
         job=source.reference,
     )
     planned_s = perf_counter()
-    batches: LargestBatch | None = None
+    batches = LargestBatch()
     if largest_batch:
         progress("looking for the largest batch", 0, 0)
         known = (samples, found.outcome.run.step_time_s / whole.costs.compute_s - 1.0)
@@ -697,7 +709,7 @@ def estimate_memory(
         host_source=host_source,
         codec="" if coding is None else coding.name,
         codec_ratio=None if coding is None else coding.ratio,
-        largest_batch=batches,
+        **asdict(batches),
         trace_s=traced_s - began_s,
         planning_s=planned_s - traced_s,
         notes=tuple(filter(None, [*traced_notes(source.reference), _other_model(source.reference, device)])),

@@ -295,9 +295,9 @@ def find_largest_batch(
         at_minimum = _with_some_plan(cost, at_minimum, fits=kept, known=known[0])
     samples, slowdown = most_with_plan(cost, at_most=slowdown_limit, fits=kept, possible=at_minimum, known=known)
     return LargestBatch(
-        without_plan=kept,
-        with_plan=samples,
-        ignoring_slowdown=at_minimum,
-        slowdown_limit=slowdown_limit,
-        slowdown=slowdown,
+        largest_batch=samples,
+        largest_batch_without_plan=kept,
+        largest_batch_ignoring_slowdown=at_minimum,
+        largest_batch_slowdown_limit=slowdown_limit,
+        largest_batch_slowdown=slowdown,
     )

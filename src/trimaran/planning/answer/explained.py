@@ -37,7 +37,7 @@ from trimaran.planning.answer.results import Planned
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import strategy_legend
 from trimaran.report.plans import training_line
-from trimaran.report.remedies import remedies_document, remedies_view, share_saved
+from trimaran.report.remedies import remedies_view, share_saved
 from trimaran.report.tables import add_figures, add_words, frame_table, page_text, shows_all
 
 # Alternatives that a table shows; the JSON document has them all.
@@ -352,8 +352,8 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
         ],
         "why_not": [_contrast(answer) for answer in explanation.contrasts],
         "what_if": [_outcome(outcome) for outcome in explanation.outcomes],
-        "remedies": remedies_document(explanation.remedies),
-        "not_worth_it": remedies_document(explanation.not_worth_it),
+        "remedies": to_plain(explanation.remedies),
+        "not_worth_it": to_plain(explanation.not_worth_it),
         "training": None if training is None else to_plain(training),
         "notes": list(explained.notes),
     }

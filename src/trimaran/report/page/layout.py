@@ -153,6 +153,38 @@ class Page:
     version: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyPage:
+    """What a document says.
+
+    Attributes:
+        kind: of the study, in words
+        title: what it is of
+        verdict: one sentence
+        facts: names and values
+        sections: in order
+        absent: what it does not know
+        notes: what the reader should know
+        command: that made it, as far as the document says
+        environment: where, names and values
+    """
+
+    kind: str
+    title: str
+    verdict: str
+    facts: Sequence[tuple[str, str]]
+    sections: Sequence[Section]
+    absent: Sequence[Absent] = ()
+    notes: Sequence[str] = ()
+    command: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def those_known(*sections: Section | None) -> list[Section]:
+    """Sections that the input knows."""
+    return [section for section in sections if section is not None]
+
+
 def render_page(page: Page) -> str:
     """The page as the text of an HTML file.
 

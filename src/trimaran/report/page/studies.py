@@ -5,25 +5,25 @@ A document is what a command wrote with `--json`. The types below are what a pag
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.html import DataTable
-from trimaran.base.remedies import MemoryHelp, Remedy
+from trimaran.base.remedies import Remedy
 from trimaran.base.secrets import page_command
 from trimaran.base.units import format_bytes, format_count, format_duration, format_figure, format_seconds, format_span
-from trimaran.machine.catalog import catalog
 from trimaran.pricing.analytical.fits_device import MemoryRange
 from trimaran.pricing.analytical.step_time import RankTraffic
 from trimaran.program.plan_file import Assumed, OtherPlan, Plan, against_baseline
-from trimaran.report.convergence_curve import critical_words, figure
-from trimaran.report.convergence_runs import converged_words
-from trimaran.report.crossover import otherwise
-from trimaran.report.observation import Observation, launch_words, limit_words, steps_words, without_remedy
+from trimaran.report.convergence_curve import critical, critical_words, figure
+from trimaran.report.convergence_runs import Convergence, converged_verdict
+from trimaran.report.crossover import Crossover, crossover_page
+from trimaran.report.memory import MemoryEstimate, memory_page
+from trimaran.report.observation import Observation, launch_words, limit_words, parts_table, steps_words, without_remedy
 from trimaran.report.page.charts import (
     SERIES_COLOURS,
     Bar,
@@ -38,7 +38,7 @@ from trimaran.report.page.charts import (
     plain_number,
     time_unit,
 )
-from trimaran.report.page.layout import Absent, Chart, Section, Words
+from trimaran.report.page.layout import Absent, Chart, Section, StudyPage, Words, those_known
 from trimaran.report.page.steps import (
     Considered,
     assumption_section,
@@ -50,47 +50,12 @@ from trimaran.report.page.steps import (
     prediction_section,
     rate,
 )
-from trimaran.report.plans import fastest_and_cheapest, run_sentences, target_verdict
-from trimaran.report.rehearsal import (
-    PURPOSES,
-    InventedValue,
-    Rehearsal,
-    RehearsedRank,
-    RehearsedStep,
-    Trouble,
-    asked_again,
-    help_row,
-)
+from trimaran.report.plans import fastest_and_cheapest, run_parts, run_sentences, target_verdict
+from trimaran.report.rehearsal import Rehearsal, rehearsal_page
 from trimaran.report.remedies import grounds
+from trimaran.report.scaling import ScalingRow, ScalingStudy, groups, verdict_lines
 
 Pair = tuple[Real | None, Real | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyPage:
-    """What a document says.
-
-    Attributes:
-        kind: of the study, in words
-        title: what it is of
-        verdict: one sentence
-        facts: names and values
-        sections: in order
-        absent: what it does not know
-        notes: what the reader should know
-        command: that made it, as far as the document says
-        environment: where, names and values
-    """
-
-    kind: str
-    title: str
-    verdict: str
-    facts: Sequence[tuple[str, str]]
-    sections: Sequence[Section]
-    absent: Sequence[Absent] = ()
-    notes: Sequence[str] = ()
-    command: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def _remedies(
@@ -145,62 +110,12 @@ def _remedies(
     )
 
 
-def _kept(*sections: Section | None) -> list[Section]:
-    return [section for section in sections if section is not None]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Scaling
 
 
-class _ScaleRow(msgspec.Struct):
-    devices: Count
-    local_batch_size: Count
-    global_batch_size: Count
-    sync: str
-    samples_per_s: Positive
-    interval: tuple[Positive, Positive]
-    speedup: Positive
-    efficiency: Positive
-    fp_bp_s: Positive
-    exposed_communication_s: Positive
-    update_s: Positive
-    overhead_s: Positive
-    feeding_s: Positive
-    limiter: str
-    peak_bytes: Count
-    fits: bool
-    step_time_s: Positive
-    card_bytes: Count = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Advice(Remedy):
-    """A remedy with the row of the study that it is about."""
-
-    devices: Count = 0
-    local_batch_size: Count = 0
-    sync: str = ""
-
-    @property
-    def where(self) -> str:
-        """The row in words; empty in a document that does not say it."""
-        return f"{self.devices:,} × {self.local_batch_size:,}, {self.sync}" if self.devices else ""
-
-
-class _ScalingPage(msgspec.Struct):
-    job: str
-    cluster: str
-    device: str
-    precision: str
-    software: str
-    mode: str
-    rows: list[_ScaleRow]
-    advice: list[_Advice] = []
-    notes: list[str] = []
-    source: str = ""
-    command: str = ""
-
+Groups = Sequence[tuple[int, Sequence[ScalingRow]]]
+"""Rows of one batch and one method together, with the batch."""
 
 _NAMES = {"nccl": "DDP (all-reduce, nccl)"}
 _SCALE_PARTS = (
@@ -212,37 +127,22 @@ _SCALE_PARTS = (
 )
 
 
-def _scale_page(plain: Any, plans: Sequence[Plan]) -> StudyPage:
-    found: _ScalingPage = plain
+def _scale_page(found: ScalingStudy, plans: Sequence[Plan], asked: str) -> StudyPage:
     planned = _planned(plans, found)
-    groups: dict[tuple[int, str], list[_ScaleRow]] = {}
-    for row in found.rows:
-        batch = row.local_batch_size if found.mode == "weak" else row.global_batch_size
-        groups.setdefault((batch, row.sync), []).append(row)
-    fitting = [row for row in found.rows if row.fits]
-    best = max(fitting, key=lambda row: row.samples_per_s, default=None)
-    if best is None:
-        needed = min((row.peak_bytes for row in found.rows), default=0)
-        verdict = (
-            f"{found.job} fits no number of devices that was asked for on {found.cluster}: {format_bytes(needed)} are "
-            f"needed, {found.device} has {format_bytes(max((row.card_bytes for row in found.rows), default=0))}."
-        )
-    else:
-        verdict = (
-            f"{found.job} reaches {rate(best.samples_per_s)} samples/s on {format_count(best.devices, 'device')} of "
-            f"{found.cluster}, {format_figure(best.speedup)} times one "
-            f"({percent(best.efficiency, signed=False)} of ideal); limited by {best.limiter}."
-        )
+    held = [
+        (rows[0].local_batch_size if found.mode == "weak" else rows[0].global_batch_size, rows)
+        for rows in groups(found.rows, strong=found.mode == "strong")
+    ]
     return StudyPage(
         kind="Scaling study",
         title=f"{found.job} on {found.cluster}",
-        verdict=verdict,
+        verdict=" ".join(verdict_lines(found)),
         facts=[("scaling", found.mode), ("precision", found.precision), ("software", found.software)],
-        sections=_kept(
-            _scaling_curve(groups, found.mode, planned),
-            _scaling_shares(groups),
-            _scaling_memory(groups),
-            _remedies(found.advice, [one.where for one in found.advice if one.where]),
+        sections=those_known(
+            _scaling_curve(held, found.mode, planned),
+            _scaling_shares(held),
+            _scaling_memory(found.rows),
+            _remedies(found.advice, [_set_up(one) for one in found.advice if one.at]),
         ),
         absent=[]
         if planned
@@ -254,15 +154,18 @@ def _scale_page(plain: Any, plans: Sequence[Plan]) -> StudyPage:
             )
         ],
         notes=found.notes,
-        command=_scale_command(found),
+        command=f"{asked} --json" if asked else _scale_command(found),
         environment={"device": found.device, "software": found.software, "times": found.source},
     )
 
 
-def _scale_command(found: _ScalingPage) -> str:
-    """The command that gives such a document; of one that does not say it, as far as its figures tell."""
-    if found.command:
-        return f"{found.command} --json"
+def _set_up(one: Remedy) -> str:
+    """The row of a study that a remedy is about."""
+    return f"{one.at.get('devices', 0):,} × {one.at.get('local_batch_size', 0):,}, {one.at.get('sync', '')}"
+
+
+def _scale_command(found: ScalingStudy) -> str:
+    """The command that gives such a document, as far as its figures tell."""
     counts = ",".join(str(count) for count in sorted({row.devices for row in found.rows}))
     is_weak = found.mode == "weak"
     batches = sorted({row.local_batch_size if is_weak else row.global_batch_size for row in found.rows})
@@ -272,7 +175,7 @@ def _scale_command(found: _ScalingPage) -> str:
     return shlex.join([*words, "--json"])
 
 
-def _planned(plans: Sequence[Plan], found: _ScalingPage) -> list[tuple[Plan, float]]:
+def _planned(plans: Sequence[Plan], found: ScalingStudy) -> list[tuple[Plan, float]]:
     """Plans for the job of a study on its machine, with their throughput [samples/s]."""
     machine = found.cluster.partition(":")[0]
     return [
@@ -284,14 +187,12 @@ def _planned(plans: Sequence[Plan], found: _ScalingPage) -> list[tuple[Plan, flo
     ]
 
 
-def _scaling_curve(
-    groups: Mapping[tuple[int, str], Sequence[_ScaleRow]], mode: str, planned: Sequence[tuple[Plan, float]]
-) -> Section | None:
+def _scaling_curve(held: Groups, mode: str, planned: Sequence[tuple[Plan, float]]) -> Section | None:
     series, rows = [], []
     what = "a device" if mode == "weak" else "in all"
-    for n, ((batch, sync), held) in enumerate(groups.items()):
-        shown = [row for row in held if row.fits]
-        name = _NAMES.get(sync, sync) + (f", batch {batch} {what}" if len(groups) > 1 else "")
+    for n, (batch, every) in enumerate(held):
+        shown, sync = [row for row in every if row.fits], every[0].sync
+        name = _NAMES.get(sync, sync) + (f", batch {batch} {what}" if len(held) > 1 else "")
         colour = SERIES_COLOURS[n % len(SERIES_COLOURS)]
         if shown and n == 0:
             first = shown[0]
@@ -317,7 +218,7 @@ def _scaling_curve(
                 f"{row.efficiency:.0%}" if row.fits else "–",
                 row.limiter,
             )
-            for row in held
+            for row in every
         ]
     if planned:
         series.append(
@@ -344,7 +245,7 @@ def _scaling_curve(
         )
         for plan, value in planned
     ]
-    counts = sorted({float(row.devices) for held in groups.values() for row in held if row.fits})
+    counts = sorted({float(row.devices) for _, every in held for row in every if row.fits})
     svg = curve_chart(
         "Throughput by devices",
         series,
@@ -365,10 +266,10 @@ def _scaling_curve(
     )
 
 
-def _scaling_shares(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Section | None:
+def _scaling_shares(held: Groups) -> Section | None:
     content = []
-    for (batch, sync), held in groups.items():
-        shown = [row for row in held if row.fits]
+    for batch, every in held:
+        shown, sync = [row for row in every if row.fits], every[0].sync
         if not shown:
             continue
         unit, size = time_unit(max(row.step_time_s for row in shown))
@@ -401,8 +302,7 @@ def _scaling_shares(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Se
     return Section(id="parts", title="Where a step goes", content=content[:8]) if content else None
 
 
-def _scaling_memory(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Section | None:
-    rows = [row for held in groups.values() for row in held]
+def _scaling_memory(rows: Sequence[ScalingRow]) -> Section | None:
     card = max((row.card_bytes for row in rows), default=0)
     table = DataTable(
         columns=("exchange", "batch of a device", "devices", "peak", "device has", "fits"),
@@ -443,279 +343,6 @@ def _scaling_memory(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Se
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Crossover
-
-
-class _Way(msgspec.Struct):
-    global_batch_size: Count
-    step_time_s: Positive
-    time_to_accuracy_s: Positive | None = None
-
-    @property
-    def samples_per_s(self) -> float:
-        return self.global_batch_size / self.step_time_s if self.step_time_s else 0.0
-
-
-class _CrossRow(msgspec.Struct):
-    devices: Count
-    speedup_over_dp: Positive | None
-    speedup_interval: Pair | None
-    likely: Positive | None
-    data_parallel: _Way
-    hybrid: _Way
-
-    @property
-    def ahead_by(self) -> float:
-        """Time of data parallelism by that of the hybrid: to the target, or without a curve for a sample."""
-        if self.speedup_over_dp is not None:
-            return self.speedup_over_dp
-        return self.hybrid.samples_per_s / self.data_parallel.samples_per_s if self.data_parallel.samples_per_s else 0.0
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Its 90 % interval; both at the value where that has none."""
-        low, high = self.speedup_interval or (None, None)
-        return self.ahead_by if low is None else low, self.ahead_by if high is None else high
-
-
-class _Tried(msgspec.Struct):
-    change: str
-    crossover_devices: Count | None
-
-
-class _Crossing(msgspec.Struct):
-    model_parallel_width: Count
-    basis: str
-    crossover_devices: Count | None
-    crossover_interval: tuple[Count | None, Count | None]
-    reason: str
-    rows: list[_CrossRow]
-    sensitivity: list[_Tried] = []
-
-
-class _UsedCurve(msgspec.Struct):
-    name: str
-    task: str
-    source: str = ""
-    warnings: list[str] = []
-
-
-class _Crossover(msgspec.Struct):
-    job: str
-    cluster: str
-    device: str
-    precision: str
-    software: str
-    curve: _UsedCurve | None
-    crossings: list[_Crossing]
-    local_batch_size: Count = 0
-    notes: list[str] = []
-    command: str = ""
-
-
-_BASES = {"paper": "paper mode (fixed local batch, SE = 1)", "ours": "local batch free, predicted exchange"}
-
-
-def _crossover_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
-    found: _Crossover = plain
-    ours = [one for one in found.crossings if one.basis == "ours"] or found.crossings
-    ahead = [one for one in ours if one.crossover_devices is not None]
-    if found.curve is None:
-        verdict = (
-            f"{found.job} on {found.cluster}: no convergence curve is known, so from how many devices on model "
-            "parallelism is ahead is a condition on the epochs, in the table."
-        )
-    elif ahead:
-        first = min(ahead, key=lambda one: one.crossover_devices or 0)
-        verdict = (
-            f"{found.job} on {found.cluster}: from {first.crossover_devices} devices on, workers of "
-            f"{first.model_parallel_width} devices reach the target sooner than data parallelism alone."
-        )
-    else:
-        verdict = (
-            f"{found.job} on {found.cluster}: data parallelism reaches the target first at every number of devices "
-            "that was asked for."
-        )
-    paper = [one.crossover_devices for one in found.crossings if one.basis == "paper" and one.crossover_devices]
-    if paper and found.curve is not None:
-        verdict += f" In paper mode (fixed local batch, SE = 1) the hybrid is ahead from {min(paper)} devices on."
-    return StudyPage(
-        kind="Crossover study",
-        title=f"{found.job} on {found.cluster}",
-        verdict=verdict,
-        facts=[("precision", found.precision), ("software", found.software)]
-        + ([("local batch of paper mode", f"{found.local_batch_size:,}")] if found.local_batch_size else [])
-        + ([("curve", found.curve.name)] if found.curve else []),
-        sections=_kept(
-            _speedups(found.crossings, found.curve),
-            _times_to_accuracy(ours),
-            _reasons(found.crossings, is_known=found.curve is not None),
-        ),
-        absent=[]
-        if found.curve is not None
-        else [
-            Absent(
-                title="Time to accuracy",
-                how=f"needs a curve: trimaran crossover {shlex.quote(found.job)} --cluster "
-                f"{shlex.quote(found.cluster)} --curve NAME --json",
-            )
-        ],
-        notes=[*(found.curve.warnings if found.curve else ()), *found.notes],
-        command=(
-            f"{found.command or f'trimaran crossover {shlex.quote(found.job)} --cluster {shlex.quote(found.cluster)}'} "
-            "--json"
-        ),
-        environment={"device": found.device}
-        | ({"curve": f"{found.curve.task}; {found.curve.source}"} if found.curve else {}),
-    )
-
-
-def _speedups(crossings: Sequence[_Crossing], curve: _UsedCurve | None) -> Section | None:
-    """How much sooner the hybrid reaches the target, or without a curve how many more samples a second it does."""
-    series, rows = [], []
-    for one in crossings:
-        known = [row for row in one.rows if row.ahead_by]
-        name = f"width {one.model_parallel_width}, {'paper mode' if one.basis == 'paper' else 'ours'}"
-        series.append(
-            Series(
-                name=name,
-                points=[(float(row.devices), row.ahead_by) for row in known],
-                ends=[row.ends for row in known],
-                says=[f"{name}, {row.devices} devices: {row.ahead_by:.3f}" for row in known],
-                colour=SERIES_COLOURS[(one.model_parallel_width.bit_length() - 2) % 5],
-                dashed=one.basis == "paper",
-                hollow=one.basis == "paper",
-            )
-        )
-        rows += [
-            (
-                str(one.model_parallel_width),
-                _BASES.get(one.basis, one.basis),
-                f"{row.devices:,}",
-                f"{row.ahead_by:.3f}",
-                "–" if row.speedup_interval is None else _ends(row.speedup_interval),
-                "–" if row.likely is None else f"{row.likely:.0%}",
-            )
-            for row in known
-        ]
-    if not rows:
-        return None
-    counts = sorted({float(row.devices) for one in crossings for row in one.rows})
-    compared = "time to accuracy, data parallelism / hybrid"
-    what, above = "speedup over data parallelism", "Above 1 the hybrid reaches the target sooner."
-    if curve is None:
-        compared = what = "samples a second, hybrid / data parallelism"
-        above = "Without a curve: above 1 the hybrid does more samples a second, which may need more epochs."
-    svg = curve_chart(
-        "Speed of hybrid over data parallelism",
-        series,
-        ChartAxis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
-        ChartAxis(title=compared, log=True),
-        limits=[LimitLine(name="as soon as data parallelism", at=1.0)],
-    )
-    table = DataTable(
-        columns=("width", "basis", "devices", what, "90 % interval", "likely ahead"), rows=rows, words=frozenset({1})
-    )
-    return Section(
-        id="crossover",
-        title="Crossover with model parallelism",
-        content=[Chart(svg=svg, table=table, caption=above)],
-    )
-
-
-def _ends(pair: Pair) -> str:
-    return format_span(*("–" if end is None else plain_number(end) for end in pair))
-
-
-def _times_to_accuracy(crossings: Sequence[_Crossing]) -> Section | None:
-    """Time to accuracy of data parallelism and of the best hybrid, by devices."""
-    data: dict[int, _Way] = {}
-    hybrid: dict[int, _Way] = {}
-    for one in crossings:
-        for row in one.rows:
-            for found, way in ((data, row.data_parallel), (hybrid, row.hybrid)):
-                before = found.get(row.devices)
-                if way.time_to_accuracy_s and (
-                    before is None or way.time_to_accuracy_s < (before.time_to_accuracy_s or 0)
-                ):
-                    found[row.devices] = way
-    if not data:
-        return None
-    times = [way.time_to_accuracy_s or 0.0 for found in (data, hybrid) for way in found.values()]
-    unit, size = time_unit(max(times))
-    series = [
-        Series(
-            name=name,
-            points=[(float(count), (way.time_to_accuracy_s or 0.0) / size) for count, way in sorted(found.items())],
-            says=[
-                f"{count} devices: {format_duration(way.time_to_accuracy_s or 0)}"
-                for count, way in sorted(found.items())
-            ],
-            colour=colour,
-        )
-        for name, found, colour in (
-            ("data parallelism", data, SERIES_COLOURS[0]),
-            ("best hybrid", hybrid, SERIES_COLOURS[1]),
-        )
-    ]
-    ahead = [one.crossover_devices for one in crossings if one.crossover_devices]
-    counts = sorted({float(count) for count in data})
-    svg = curve_chart(
-        "Time to accuracy by devices",
-        series,
-        ChartAxis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
-        ChartAxis(title=f"time to accuracy [{unit}]", log=True),
-        limits=[LimitLine(name=f"crossover at {min(ahead)}", at=float(min(ahead)), upright=True)] if ahead else [],
-    )
-    table = DataTable(
-        columns=("devices", "data parallelism", "global batch", "best hybrid", "global batch of it"),
-        rows=[
-            (
-                f"{count:,}",
-                format_duration(way.time_to_accuracy_s or 0.0),
-                f"{way.global_batch_size:,}",
-                format_duration(hybrid[count].time_to_accuracy_s or 0.0) if count in hybrid else "–",
-                f"{hybrid[count].global_batch_size:,}" if count in hybrid else "–",
-            )
-            for count, way in sorted(data.items())
-        ],
-        words=frozenset(),
-    )
-    return Section(id="training", title="Time to accuracy", content=[Chart(svg=svg, table=table)])
-
-
-def _crossing_ends(ends: tuple[int | None, int | None]) -> str:
-    words = ["never" if end is None else f"{end:,}" for end in ends]
-    return " to ".join(dict.fromkeys(words))
-
-
-def _reasons(crossings: Sequence[_Crossing], *, is_known: bool) -> Section:
-    """Where the hybrid gets ahead, and why; without a curve that is a condition."""
-    table = DataTable(
-        columns=("width", "basis", "ahead from", "90 % interval", "why", "if something were otherwise"),
-        rows=[
-            (
-                str(one.model_parallel_width),
-                _BASES.get(one.basis, one.basis),
-                (
-                    ("never" if is_known else "not known")
-                    if one.crossover_devices is None
-                    else f"{one.crossover_devices:,} devices"
-                ),
-                _crossing_ends(one.crossover_interval) if is_known else "–",
-                one.reason,
-                otherwise(
-                    one.crossover_devices, [(entry.change, entry.crossover_devices) for entry in one.sensitivity]
-                ),
-            )
-            for one in crossings
-        ],
-        words=frozenset({1, 4, 5}),
-    )
-    return Section(id="reasons", title="Why", content=[table], is_wide=True)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Convergence: a fitted curve, and a measurement of one
 
 
@@ -747,10 +374,9 @@ class _CurveStudy(msgspec.Struct):
     leave_one_out_mean: Positive | None = None
     at: list[_BatchAsked] = []
     warnings: list[str] = []
-    command: str = ""
 
 
-def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
+def _curve_page(plain: Any, _: Sequence[Plan], asked: str) -> StudyPage:
     found: _CurveStudy = plain
     least = min(found.points, key=lambda point: point.global_batch_size, default=None)
     most = max(found.points, key=lambda point: point.global_batch_size, default=None)
@@ -761,7 +387,7 @@ def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         if least is not most:
             facts = [
                 ("E0", f"{figure(found.e0)} {found.unit}{_within(found.e0_interval)}"),
-                ("critical batch", f"{_critical(found.b_crit)}{_within(found.b_crit_interval)}"),
+                ("critical batch", f"{critical(found.b_crit)}{_within(found.b_crit_interval)}"),
             ]
             if least.amount > 0:
                 grows = (
@@ -778,7 +404,7 @@ def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         title=found.name,
         verdict=f"{found.task}: {said}{grows}",
         facts=facts,
-        sections=_kept(
+        sections=those_known(
             _need_section(
                 found.unit,
                 [(point.global_batch_size, point.amount, point.interval, point.values) for point in found.points],
@@ -788,19 +414,18 @@ def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
             _asked_section(found),
         ),
         notes=found.warnings,
-        command=f"{found.command or f'trimaran curve {shlex.quote(found.name)}'} --json",
+        command=f"{asked or f'trimaran curve {shlex.quote(found.name)}'} --json",
         environment={"source": found.source},
     )
 
 
-def _critical(b_crit: float | None) -> str:
-    """A critical batch; None: it is infinite."""
-    return "infinite" if b_crit is None else figure(b_crit)
-
-
 def _within(ends: Pair) -> str:
     """A 90 % interval behind a figure, which may have no upper end; nothing where it is not known."""
-    return "" if ends[0] is None else f" ({format_span(*map(_critical, ends))})"
+    return "" if ends[0] is None else f" ({format_span(*map(critical, ends))})"
+
+
+def _ends(pair: Pair) -> str:
+    return format_span(*("–" if end is None else plain_number(end) for end in pair))
 
 
 def _asked_section(found: _CurveStudy) -> Section | None:
@@ -892,56 +517,14 @@ def _need_section(
     return Section(id="need", title="Training that each batch needs", content=[Chart(svg=svg, table=table)])
 
 
-class _MeasuredPoint(msgspec.Struct):
-    global_batch_size: Count
-    epochs: Positive | None
-    values: list[Positive]
-
-
-class _Fitted(msgspec.Struct):
-    unit: str
-    e0: Positive
-    b_crit: Positive | None
-    points: list[_MeasuredPoint]
-    b_crit_interval: Pair = (None, None)
-
-
-class _Noise(msgspec.Struct):
-    b_crit: Positive | None
-    runs: Count
-
-
-class _ConvergedRun(msgspec.Struct):
-    global_batch_size: Count
-    seed: int
-    end: str
-    epochs: Positive | None
-    seconds: Positive
-    best_metric: Real | None = None
-
-
-class _Converged(msgspec.Struct):
-    job: str
-    target: Real
-    target_source: str
-    curve: _Fitted
-    runs: list[_ConvergedRun]
-    gradient_noise: _Noise | None = None
-    devices: Count = 1
-    warnings: list[str] = []
-    curve_file: str = ""
-    command: str = ""
-
-
-def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
-    found: _Converged = plain
+def _converge_page(found: Convergence, _: Sequence[Plan], asked: str) -> StudyPage:
     fit = found.curve
     reached = [point for point in fit.points if point.epochs is not None]
     facts = [("target", f"{found.target:g} ({found.target_source})")]
     if len(reached) > 1:
-        facts.append(("critical batch", f"{_critical(fit.b_crit)}{_within(fit.b_crit_interval)}"))
+        facts.append(("critical batch", f"{critical(fit.b_crit)}{_within(fit.b_crit_interval)}"))
     if found.gradient_noise is not None:
-        by_noise = f"{_critical(found.gradient_noise.b_crit)}, {format_count(found.gradient_noise.runs, 'run')}"
+        by_noise = f"{critical(found.gradient_noise.b_crit)}, {format_count(found.gradient_noise.runs, 'run')}"
         facts.append(("the same by gradient noise", by_noise))
     runs = DataTable(
         columns=("batch", "seed", "ended by", "epochs to the target", "time", "best metric"),
@@ -987,15 +570,9 @@ def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     return StudyPage(
         kind="Measured convergence",
         title=found.job,
-        verdict=converged_words(
-            found.job,
-            found.target,
-            found.target_source,
-            [(one.global_batch_size, one.epochs) for one in reached if one.epochs],
-            fit.b_crit,
-        ),
+        verdict=converged_verdict(found),
         facts=facts,
-        sections=_kept(
+        sections=those_known(
             _need_section(
                 fit.unit,
                 [(one.global_batch_size, one.epochs or 0.0, (None, None), one.values) for one in reached],
@@ -1005,442 +582,9 @@ def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
             times,
         ),
         notes=found.warnings,
-        command=f"{found.command or f'trimaran converge {shlex.quote(found.job)}'} --json",
+        command=f"{asked or f'trimaran converge {shlex.quote(found.job)}'} --json",
         environment={"devices": str(found.devices), "curve file": found.curve_file},
     )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Memory of a step
-
-
-class _Policy(msgspec.Struct):
-    peak_bytes: Count
-    fits: bool
-    step_time_s: Positive
-    slowdown: Real
-    to_host_bytes: Count
-    recomputed_bytes: Count
-    stall_s: Positive
-    note: str = ""
-
-
-class _Live(msgspec.Struct):
-    time_s: list[Positive]
-    kept_bytes: list[Count]
-    plan_bytes: list[Count]
-
-
-class _MemoryStudy(msgspec.Struct):
-    job: str
-    device: str
-    precision: str
-    source: str
-    local_batch_size: Count
-    budget_bytes: Count
-    weight_bytes: Count
-    optimizer_bytes: Count
-    gradient_bytes: Count
-    keep_peak_bytes: Count
-    minimum_memory_bytes: Count
-    fits: bool
-    fits_without_plan: bool
-    bottleneck: str
-    policies: dict[str, _Policy]
-    largest_batch: Count | None = None
-    live_bytes: _Live | None = None
-    parts_bytes: dict[str, Count] = {}
-    remedies: list[MemoryHelp] = []
-    command: str = ""
-
-
-_POLICIES = {
-    "none": "nothing offloaded or recomputed",
-    "all": "vDNN, all layers",
-    "conv": "vDNN, convolutions",
-    "dyn": "vDNN, dynamic",
-    "ours": "this plan",
-}
-
-
-def _memory_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
-    found: _MemoryStudy = plain
-    ours = found.policies.get("ours")
-    head = f"{found.job}, batch {found.local_batch_size:,}, on {found.device}:"
-    budget = format_bytes(found.budget_bytes)
-    if found.fits_without_plan:
-        verdict = f"{head} fits in {budget} as it is; {format_bytes(found.keep_peak_bytes)} at the peak."
-    elif found.fits and ours is not None:
-        verdict = (
-            f"{head} {format_bytes(found.keep_peak_bytes)} do not fit in {budget}; with offload and recompute it fits, "
-            f"{percent(ours.slowdown, signed=False)} slower."
-        )
-    else:
-        verdict = f"{head} does not fit in {budget}; the minimum memory is {format_bytes(found.minimum_memory_bytes)}."
-    live = _live_section(found)
-    device = next((name for name, one in catalog().items() if one.title == found.device), "NAME")
-    command = f"trimaran memory {shlex.quote(found.job)} --device {device} --local-batch {found.local_batch_size}"
-    command += "" if live is None else " --chart"
-    command = found.command or command
-    return StudyPage(
-        kind="Memory of a step",
-        title=f"{found.job} on {found.device}",
-        verdict=verdict,
-        facts=[
-            ("budget", budget),
-            ("minimum memory", format_bytes(found.minimum_memory_bytes)),
-            ("without a plan", format_bytes(found.keep_peak_bytes)),
-        ]
-        + ([("largest batch with a plan", f"{found.largest_batch:,}")] if found.largest_batch is not None else []),
-        sections=_kept(live, _policies_section(found), _helps_section(found.remedies), _purposes_section(found)),
-        absent=[]
-        if live is not None
-        else [Absent(title="Memory over time", how=f"{command} --chart --json writes it, too")],
-        command=f"{command} --json",
-        environment={"times": found.source, "precision": found.precision, "bottleneck": found.bottleneck},
-    )
-
-
-def _live_section(found: _MemoryStudy) -> Section | None:
-    live = found.live_bytes
-    if live is None or not live.time_s or len({len(live.time_s), len(live.kept_bytes), len(live.plan_bytes)}) > 1:
-        return None
-    unit, size = time_unit(live.time_s[-1])
-    series = [
-        Series(
-            name=name,
-            points=[(at / size, count / 2**30) for at, count in zip(live.time_s, counts, strict=True)],
-            colour=colour,
-            dots=False,
-            steps=True,
-            dashed=dashed,
-        )
-        for name, counts, colour, dashed in (
-            ("nothing offloaded or recomputed", live.kept_bytes, SERIES_COLOURS[5], True),
-            ("under the plan", live.plan_bytes, SERIES_COLOURS[0], False),
-        )
-    ]
-    svg = curve_chart(
-        "Memory over a step",
-        series,
-        ChartAxis(title=f"time in the step, waits left out [{unit}]", zero=True),
-        ChartAxis(title="live memory [GiB]", zero=True),
-        limits=[LimitLine(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30)],
-    )
-    every = max(1, len(live.time_s) // 200)
-    table = DataTable(
-        columns=("time", "without a plan", "under the plan"),
-        rows=[
-            (format_seconds(at), format_bytes(kept), format_bytes(planned))
-            for at, kept, planned in list(zip(live.time_s, live.kept_bytes, live.plan_bytes, strict=True))[::every]
-        ],
-        words=frozenset(),
-        left_out="" if every == 1 else f"One of {every} moments.",
-    )
-    return Section(id="memory", title="Memory over time", content=[Chart(svg=svg, table=table)])
-
-
-def _policies_section(found: _MemoryStudy) -> Section | None:
-    if not found.policies:
-        return None
-    places = {
-        True: ("fits", SERIES_COLOURS[0], False),
-        False: ("does not fit", SERIES_COLOURS[1], True),
-    }
-    series = [
-        Series(
-            name=name,
-            points=[(one.step_time_s, one.peak_bytes / 2**30) for one in found.policies.values() if one.fits == fits],
-            says=[_POLICIES.get(key, key) for key, one in found.policies.items() if one.fits == fits],
-            labels=[_POLICIES.get(key, key) for key, one in found.policies.items() if one.fits == fits],
-            colour=colour,
-            hollow=hollow,
-            line=False,
-            size=6.0,
-        )
-        for fits, (name, colour, hollow) in places.items()
-    ]
-    svg = curve_chart(
-        "Policies by step time and memory",
-        series,
-        ChartAxis(title="time of a step [s]"),
-        ChartAxis(title="memory at the peak [GiB]", zero=True),
-        limits=[
-            LimitLine(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30),
-            LimitLine(
-                name=f"minimum {format_bytes(found.minimum_memory_bytes)}",
-                at=found.minimum_memory_bytes / 2**30,
-                colour="var(--soft)",
-            ),
-        ],
-    )
-    table = DataTable(
-        columns=("policy", "peak", "fits", "step", "slower", "offloaded", "recomputed", "waits", "note"),
-        rows=[
-            (
-                _POLICIES.get(key, key),
-                format_bytes(one.peak_bytes),
-                "yes" if one.fits else "no",
-                format_seconds(one.step_time_s),
-                percent(one.slowdown),
-                format_bytes(one.to_host_bytes),
-                format_bytes(one.recomputed_bytes),
-                format_seconds(one.stall_s),
-                one.note,
-            )
-            for key, one in found.policies.items()
-        ],
-        words=frozenset({0, 2, 8}),
-    )
-    return Section(
-        id="policies",
-        title="Policies: time against memory",
-        content=[Chart(svg=svg, table=table, caption="Each dot is a policy.", is_open=True)],
-    )
-
-
-def _purposes_section(found: _MemoryStudy) -> Section:
-    state = found.weight_bytes + found.gradient_bytes + found.optimizer_bytes
-    # At the peak few gradients may be there; a document without what is there then has the whole ones.
-    known = found.parts_bytes or {
-        "parameters": found.weight_bytes,
-        "gradients": found.gradient_bytes,
-        "optimizer state": found.optimizer_bytes,
-        "activations and the rest": max(0, found.keep_peak_bytes - state),
-    }
-    parts = [(name, SERIES_COLOURS[n % len(SERIES_COLOURS)], count) for n, (name, count) in enumerate(known.items())]
-    svg = bar_chart(
-        "Memory at the peak by purpose",
-        [
-            Bar(
-                name="without a plan",
-                parts=[count / 2**30 for _, _, count in parts],
-                note=f"{sum(count for *_, count in parts) / 2**30:.3g}",
-            )
-        ],
-        [(name, colour) for name, colour, _ in parts],
-        ChartAxis(title="memory at the peak [GiB]"),
-        limit=LimitLine(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30),
-    )
-    table = DataTable(
-        columns=("purpose", "bytes"),
-        rows=[(name, format_bytes(count)) for name, _, count in parts],
-    )
-    return Section(
-        id="purposes",
-        title="Memory at the peak, by purpose",
-        content=[Chart(svg=svg, table=table, caption="Without offload or recompute.")],
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Rehearsal
-
-
-_PURPOSE_COLOURS = (
-    "var(--series-1)",
-    "var(--series-2)",
-    "var(--series-3)",
-    "var(--series-4)",
-    "var(--series-5)",
-    "var(--backward)",
-    "var(--after)",
-    "var(--overlapped)",
-)
-
-
-def _rehearsal_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
-    found: Rehearsal = plain
-    return StudyPage(
-        kind="Rehearsal",
-        title=f"{' '.join(found.script[: 1 + (found.script[:1] == ['-m'])])} on {format_count(found.world, 'rank')}",
-        verdict=found.headline,
-        facts=[
-            ("verdict", found.verdict),
-            ("ranks rehearsed", f"{len(found.ranks)} of {found.world:,}"),
-            ("device", f"{found.device}, {format_bytes(found.memory_bytes)}"),
-        ]
-        + ([("step", format_seconds(found.step.seconds))] if found.step else []),
-        sections=_kept(
-            _troubles_section(found.troubles),
-            _rank_memory_section(found),
-            _helps_section(found.remedies),
-            _collectives_section(found),
-            _rehearsed_step_section(found.step),
-            _invented_section(found.invented),
-            _printed_section(found.printed),
-        ),
-        absent=[]
-        if found.step is not None
-        else [Absent(title="Step time", how="no step could be timed: the ranks have to reach a step of an optimizer")],
-        notes=found.notes,
-        command=page_command(asked_again(found, "--json")),
-        environment={
-            "cluster": found.cluster,
-            "device": found.device,
-            "times corrected by": "" if found.calibration is None else str(found.calibration.get("source", "")),
-        },
-    )
-
-
-def _troubles_section(troubles: Sequence[Trouble]) -> Section | None:
-    if not troubles:
-        return None
-    content: list[Chart | Words | DataTable] = []
-    for one in troubles[:20]:
-        content.append(Words(lines=[one.text]))
-        sides = [(str(side.rank), side.text, "; ".join(side.lines)) for side in one.sides]
-        if sides:
-            content.append(DataTable(columns=("rank", "does", "lines"), rows=sides, words=frozenset({1, 2})))
-        if one.help:
-            content.append(Words(lines=one.help, is_list=True))
-    return Section(id="troubles", title="What is wrong", content=content)
-
-
-def _rank_memory_section(found: Rehearsal) -> Section | None:
-    ranks = [one for one in found.ranks if one.reserved_bytes or one.allocated_bytes]
-    if not ranks:
-        return None
-    peak = max(one.reserved_bytes for one in ranks)
-    unit, size = byte_unit(peak)
-    purposes = list(PURPOSES)
-    room = min(one.room_bytes for one in ranks)
-    parts = [*zip(purposes, _PURPOSE_COLOURS, strict=True), ("reserved beyond", "var(--idle)")]
-
-    def figures(one: RehearsedRank) -> list[float]:
-        known = [one.parts_bytes.get(name, 0) / size for name in purposes]
-        known[-1] += sum(count for name, count in one.parts_bytes.items() if name not in PURPOSES) / size
-        return [*known, max(0.0, one.reserved_bytes / size - sum(known))]
-
-    svg = bar_chart(
-        "Memory at the peak by rank and purpose",
-        [
-            Bar(name=f"rank {one.rank}" if len(ranks) <= 20 else str(one.rank), parts=figures(one), note="")
-            for one in ranks
-        ],
-        parts,
-        ChartAxis(title=f"memory at the peak [{unit}]"),
-        limit=LimitLine(name=f"a device has {format_bytes(room)} to allocate", at=room / size)
-        if room < 4 * peak
-        else None,
-    )
-    table = DataTable(
-        columns=(
-            *("rank", "place", "stands for", *(f"{name} [{unit}]" for name in purposes)),
-            *(f"allocated [{unit}]", f"reserved [{unit}]", "at the peak", "ended"),
-        ),
-        rows=[
-            (
-                str(one.rank),
-                one.place,
-                f"{one.stands_for:,}",
-                *(f"{one.parts_bytes.get(name, 0) / size:,.4g}" for name in purposes),
-                f"{one.allocated_bytes / size:,.4g}",
-                f"{one.reserved_bytes / size:,.4g}",
-                one.peak_line,
-                one.ended,
-            )
-            for one in ranks
-        ],
-        words=frozenset({1, 3 + len(purposes) + 2, 3 + len(purposes) + 3}),
-    )
-    caption = (
-        "Reserved beyond: what the allocator holds above what is in blocks. A rank stands for all that do the same."
-    )
-    if room >= 4 * peak:
-        caption += f" A device has {format_bytes(room)} to allocate, far above."
-    return Section(
-        id="memory", title="Memory by rank and purpose", content=[Chart(svg=svg, table=table, caption=caption)]
-    )
-
-
-def _helps_section(helps: Sequence[MemoryHelp]) -> Section | None:
-    if not helps:
-        return None
-    table = DataTable(
-        columns=("remedy", "saves", "reserved then", "step then", "fits then"),
-        rows=[help_row(one) for one in helps],
-        words=frozenset({0, 4}),
-    )
-    refused = [f"{one.name}: {one.refused}" for one in helps if one.refused]
-    content: list[Chart | Words | DataTable] = [table, *([Words(lines=refused)] if refused else [])]
-    return Section(id="remedies", title="What would help", content=content)
-
-
-def _collectives_section(found: Rehearsal) -> Section | None:
-    if not found.collectives:
-        words = [found.agreement] if found.agreement else []
-        return Section(id="collectives", title="Collectives", content=[Words(lines=words)]) if words else None
-    shown = sorted(found.collectives, key=lambda one: -one.nbytes)
-    most = shown[0].nbytes
-    unit, size = byte_unit(most)
-    svg = bar_chart(
-        "Bytes of collectives in a step",
-        [
-            Bar(name=f"{one.operation} {one.group}", parts=[one.nbytes / size], note=f"{one.count:,} ×")
-            for one in shown[:16]
-        ],
-        [("bytes in a step", "var(--exposed)")],
-        ChartAxis(title=f"bytes in a step [{unit}]"),
-    )
-    table = DataTable(
-        columns=("operation", "group", "ranks of the group", "count in a step", "bytes in a step"),
-        rows=[
-            (one.operation, one.group, f"{one.ranks:,}", f"{one.count:,}", format_bytes(one.nbytes)) for one in shown
-        ],
-        words=frozenset({0, 1}),
-    )
-    caption = f"Of rank {shown[0].rank}; × says how often. {found.agreement}"
-    return Section(
-        id="collectives", title="Collectives of a step", content=[Chart(svg=svg, table=table, caption=caption)]
-    )
-
-
-def _rehearsed_step_section(step: RehearsedStep | None) -> Section | None:
-    if step is None:
-        return None
-    unit, size = time_unit(step.seconds)
-    parts = [(name, seconds) for name, seconds in step.parts_s.items() if seconds > 0]
-    svg = bar_chart(
-        "Parts of the step",
-        [Bar(name=name, parts=[seconds / size], note=f"{seconds / size:,.3g}") for name, seconds in parts],
-        [("time", "var(--series-1)")],
-        ChartAxis(title=f"time of a step [{unit}]"),
-    )
-    table = DataTable(
-        columns=("part", "time", "share"),
-        rows=[
-            (name, format_seconds(seconds), percent(seconds / step.seconds, signed=False) if step.seconds else "–")
-            for name, seconds in parts
-        ],
-    )
-    caption = (
-        f"Rank {step.rank}: {format_seconds(step.seconds)} (90 %: {format_span(*map(format_seconds, step.interval_s))})"
-        + (f", {100 * step.mfu:.1f} % of {step.peak} (MFU)" if step.mfu is not None else "")
-        + "."
-    )
-    content: list[Chart | Words] = [Chart(svg=svg, table=table, caption=caption)]
-    if step.notes:
-        content.append(Words(lines=step.notes, is_list=True))
-    return Section(id="parts", title="The step on the target cluster", content=content)
-
-
-def _invented_section(invented: Sequence[InventedValue]) -> Section | None:
-    if not invented:
-        return None
-    table = DataTable(
-        columns=("what", "answer", "asked by", "line", "times"),
-        rows=[(one.what, one.value, one.asked, one.line, f"{one.count:,}") for one in invented],
-        words=frozenset({0, 1, 2, 3}),
-    )
-    said = "What the script asked of tensors without data, and where; --hint says a value of yours."
-    return Section(id="invented", title="Invented values", content=[Words(lines=[said]), table])
-
-
-def _printed_section(printed: Sequence[str]) -> Section | None:
-    if not printed:
-        return None
-    return Section(id="printed", title="The script printed last", content=[Words(lines=printed, is_list=True)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1470,15 +614,8 @@ def _observed_colours(names: Sequence[str]) -> list[tuple[str, str]]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Observed(Observation):
-    """An observation as its command writes it."""
-
-    command: str = "trimaran observe -- python SCRIPT"
-
-
-def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
-    found: _Observed = plain
+def _observation_page(plain: Any, _: Sequence[Plan], asked: str) -> StudyPage:
+    found: Observation = plain
     low, high = found.interval_s
     limit = "".join(limit_words(found))
     limit = limit[0].lower() + limit[1:]
@@ -1534,10 +671,7 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                     _observed_colours(names),
                     ChartAxis(title=f"time of a step [{unit}]"),
                 ),
-                table=DataTable(
-                    columns=("rank", *(f"{name} [{unit}]" for name in names)),
-                    rows=[(name, *(f"{held.get(part, 0.0) / size:.4g}" for part in names)) for name, held in rows],
-                ),
+                table=parts_table(found),
             ),
             *([Words(lines=[launch])] if launch else []),
         ],
@@ -1561,7 +695,7 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         title=f"{found.model}, {format_count(len(found.ranks), 'rank')}",
         verdict=verdict,
         facts=[("step", format_seconds(found.step_time_s)), ("limited by", found.limiter), ("steps", str(found.steps))],
-        sections=_kept(
+        sections=those_known(
             step,
             parts,
             _remedies(found.remedies, of_script=True, nothing=without_remedy(found)),
@@ -1569,7 +703,7 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
             unseen if found.unseen else None,
         ),
         absent=[Absent(title="Timeline of every rank", how="observation records none; trimaran train records one")],
-        command=page_command(found.command).replace(" observe ", " observe --json ", 1),
+        command=page_command(asked or "trimaran observe -- python SCRIPT").replace(" observe ", " observe --json ", 1),
         environment={"device": found.device},
     )
 
@@ -1729,18 +863,19 @@ class _PlanDocument(msgspec.Struct):
     run: _PlannedRun | None = None
     limits: _PlannedLimits | None = None
     curve: _NamedCurve | None = None
-    command: str = ""
 
 
-def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
+def _plan_page(plain: Any, _: Sequence[Plan], asked: str) -> StudyPage:
     found: _PlanDocument = plain
     chosen, where = found.chosen, found.cluster or "this machine"
     samples_per_s = found.global_batch_size / chosen.step_time_s if chosen.step_time_s > 0 else 0.0
     interval = format_span(*map(format_seconds, chosen.interval_s))
+    speed = f"{rate(samples_per_s)} samples/s"
+    if chosen.tokens_per_s and chosen.mfu is not None:
+        speed = f"{chosen.tokens_per_s:,.0f} tokens/s, {100 * chosen.mfu:.0f} % of the devices' peak"
     verdict = (
-        f"{found.job} on {format_count(chosen.ranks or found.devices, 'device')} of {where}: {chosen.strategy} is "
-        f"predicted at {format_seconds(chosen.step_time_s)} a step (90 %: {interval}), {rate(samples_per_s)} "
-        "samples/s"
+        f"{found.job} on {format_count(chosen.ranks or found.devices, 'device')} of {where}: {chosen.strategy}, "
+        f"{format_seconds(chosen.step_time_s)} a step (90 %: {interval}), {speed}"
     )
     known = [(one.step_time_s, one.strategy) for one in found.references if one.step_time_s and one.strategy]
     if not known and found.baseline is not None:
@@ -1764,10 +899,10 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     facts.append(("global batch", f"{found.global_batch_size:,}"))
     if chosen.time_to_accuracy_s is not None:
         facts.append(("time to accuracy", format_duration(chosen.time_to_accuracy_s)))
-    command, scaling = _plan_command(found), _planned_scaling(found)
+    command, scaling = asked or _plan_command(found), _planned_scaling(found)
     absent: list[Absent] = []
     # Next to other options that decide parts of it, a strategy is refused.
-    decided = "" if found.command else f" --strategy {shlex.quote(chosen.strategy)}"
+    decided = "" if asked else f" --strategy {shlex.quote(chosen.strategy)}"
     by_file = f"{command}{decided} --output plan.json; trimaran report plan.json"
     if found.cluster is None:
         by_file += " --simulate"
@@ -1804,7 +939,7 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         title=f"{found.job} on {format_count(chosen.ranks or found.devices, 'device')}",
         verdict=f"{verdict}.",
         facts=facts,
-        sections=_kept(
+        sections=those_known(
             prediction_section(chosen.step_time_s, chosen.interval_s, None),
             assumption_section(msgspec.to_builtins(found)),
             _planned_run(found.run),
@@ -1836,9 +971,7 @@ def _of_devices(found: _PlanDocument) -> str:
 
 
 def _plan_command(found: _PlanDocument) -> str:
-    """The command that asked; of a document that does not say it, what asks the same as far as its figures tell."""
-    if found.command:
-        return found.command
+    """The command that asks the same, as far as the figures of a document tell."""
     words = ["trimaran", "plan", found.job]
     if found.cluster is not None:
         words += ["--cluster", found.cluster]
@@ -1959,13 +1092,10 @@ def _planned_run(run: _PlannedRun | None) -> Section | None:
     """Where the time of a training of tokens goes, and on what that rests."""
     if run is None:
         return None
-    whole = sum(run.parts_s.values()) or 1.0
-    table = DataTable(
-        columns=("where the time goes", "time", "share"),
-        rows=[(part, format_duration(spent), f"{spent / whole:.1%}") for part, spent in run.parts_s.items()],
+    plain = msgspec.to_builtins(run)
+    return Section(
+        id="run", title="Days, cost and failures", content=[run_parts(plain), Words(lines=run_sentences(plain))]
     )
-    words = Words(lines=run_sentences(msgspec.to_builtins(run)))
-    return Section(id="run", title="Days, cost and failures", content=[table, words])
 
 
 def _planned_scaling(found: _PlanDocument) -> Section | None:
@@ -2270,13 +1400,13 @@ class StudyReader:
         command: that writes it
         keys: by which it is recognised
         content: what a page takes of it
-        page: makes the sections, with plans that were given next to it
+        page: makes the sections, with plans that were given next to it, and the command that asked, "" if not known
     """
 
     command: str
     keys: frozenset[str]
     content: type[Any]
-    page: Callable[[Any, Sequence[Plan]], StudyPage]
+    page: Callable[[Any, Sequence[Plan], str], StudyPage]
 
 
 READERS = (
@@ -2286,22 +1416,25 @@ READERS = (
         content=_PlanDocument,
         page=_plan_page,
     ),
-    StudyReader(command="scale", keys=frozenset({"rows", "mode", "cluster"}), content=_ScalingPage, page=_scale_page),
-    StudyReader(command="crossover", keys=frozenset({"crossings", "curve"}), content=_Crossover, page=_crossover_page),
+    StudyReader(command="scale", keys=frozenset({"rows", "mode", "cluster"}), content=ScalingStudy, page=_scale_page),
+    StudyReader(command="crossover", keys=frozenset({"crossings", "curve"}), content=Crossover, page=crossover_page),
     StudyReader(command="curve", keys=frozenset({"e0", "b_crit", "points"}), content=_CurveStudy, page=_curve_page),
     StudyReader(
-        command="converge", keys=frozenset({"target", "curve", "runs"}), content=_Converged, page=_converge_page
+        command="converge", keys=frozenset({"target", "curve", "runs"}), content=Convergence, page=_converge_page
     ),
     StudyReader(
-        command="memory", keys=frozenset({"policies", "minimum_memory_bytes"}), content=_MemoryStudy, page=_memory_page
+        command="memory",
+        keys=frozenset({"policies", "minimum_memory_bytes"}),
+        content=MemoryEstimate,
+        page=memory_page,
     ),
     StudyReader(
-        command="rehearse", keys=frozenset({"headline", "troubles", "world"}), content=Rehearsal, page=_rehearsal_page
+        command="rehearse", keys=frozenset({"headline", "troubles", "world"}), content=Rehearsal, page=rehearsal_page
     ),
     StudyReader(
         command="observe",
         keys=frozenset({"limiter", "unseen", "parts_s"}),
-        content=_Observed,
+        content=Observation,
         page=_observation_page,
     ),
 )

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base import VERSION
-from trimaran.base.decoding import decode_typed, from_plain
+from trimaran.base.decoding import decode_typed
 from trimaran.base.errors import InputError
 from trimaran.base.files import given, read_bytes
 from trimaran.program.plan_file import Plan
 from trimaran.report.page.charts import chart_file
-from trimaran.report.page.layout import Chart, Page, Section, Words
+from trimaran.report.page.layout import Chart, Page, Section, StudyPage, Words
 from trimaran.report.page.steps import commands_section
 from trimaran.report.page.studies import READERS as STUDIES
-from trimaran.report.page.studies import StudyPage, StudyReader
+from trimaran.report.page.studies import StudyReader
 
 
 def study_of(plain: dict[str, Any]) -> StudyReader | None:
@@ -70,14 +70,14 @@ DRAWN = frozenset({"scaling", "parts", "crossover", "training"})
 """Sections whose charts are drawn into a file."""
 
 
-def drawing_of(document: dict[str, Any]) -> str:
+def drawing_of(answer: object) -> str:
     """The charts of a study as the text of an SVG file: those of its page.
 
     Args:
-        document: of a study that has a page
+        answer: of a study that has a page
     """
-    reader = next(one for one in STUDIES if one.keys <= document.keys())
-    page = reader.page(from_plain(document, reader.content, source="the document"), ())
+    reader = next(one for one in STUDIES if isinstance(answer, one.content))
+    page = reader.page(answer, (), "")
     charts = [
         part.svg
         for section in page.sections
@@ -106,7 +106,9 @@ def _read(path: Path, plain: dict[str, Any], accepted: str, plans: Sequence[Plan
     content, now = read_bytes(given(path)), _respelled(plain)
     if now != plain:
         content = json.dumps(now).encode()
-    return reader.page(decode_typed(content, reader.content, source=str(path)), plans)
+    asked = plain.get("command")
+    answer = decode_typed(content, reader.content, source=str(path))
+    return reader.page(answer, plans, asked if isinstance(asked, str) else "")
 
 
 _EARLIER = {"step_s": "step_time_s", "step_interval_s": "interval_s"}
@@ -120,6 +122,8 @@ def _respelled(part: Any) -> Any:
     if not isinstance(part, dict):
         return part
     found = {_EARLIER.get(name, name): _respelled(value) for name, value in part.items()}
+    if "predicted_gain" in found and "at" not in found:
+        found["at"] = {name: found[name] for name in ("devices", "local_batch_size", "sync") if name in found}
     peaks = found.get("peak_bytes")
     if isinstance(peaks, list):
         found["peak_bytes_by_rank"] = peaks

@@ -107,8 +107,8 @@ def test_runs_of_one_batch_count_alike_by_their_logarithms(task: Task) -> None:
     noise = compare_noise(measured, curve)
     assert noise is not None
     assert noise.b_crit == pytest.approx(64.0)
-    assert (noise.low, noise.high, noise.runs) == (32.0, 128.0, 2)
-    assert noise.ratio == pytest.approx(64.0 / curve.fit.b_crit)
+    assert (noise.runs_interval, noise.runs) == ((32.0, 128.0), 2)
+    assert noise.ratio_to_fitted == pytest.approx(64.0 / curve.fit.b_crit)
 
 
 def test_noise_is_weighed_as_the_fit_weighs_batches(task: Task) -> None:
@@ -123,12 +123,12 @@ def test_noise_is_weighed_as_the_fit_weighs_batches(task: Task) -> None:
 def test_runs_without_a_signal_count_as_infinite(task: Task) -> None:
     """Of 40, 80, ∞ and 60, 80 at one batch the median is 80; of 40, ∞, ∞ it is infinite."""
     values = (40.0, 80.0, math.inf, 60.0, 80.0)
-    for wanted, ends in ((values, (80.0, 1)), ((40.0, math.inf, math.inf), (math.inf, 2))):
+    for wanted, ends in ((values, (80.0, 1)), ((40.0, math.inf, math.inf), (None, 2))):
         runs = keyed(*(run(64, seed, epochs=4.0, b_crit=value) for seed, value in enumerate(wanted)))
         measured = gather(task, TARGET, runs, repeats=len(wanted))
         noise = compare_noise(measured, fit_curve(table_of(task, TARGET, measured)))
         assert noise is not None
-        assert (noise.b_crit, noise.endless, noise.runs) == (*ends, len(wanted))
+        assert (noise.b_crit, noise.runs_without_signal, noise.runs) == (*ends, len(wanted))
 
 
 def test_noise_of_a_run_that_found_the_target_ends_where_it_was_reached(task: Task) -> None:

@@ -9,15 +9,17 @@ from trimaran.report.crossover import Worker
 NOTHING = Exchanged(0.0, 0.0, 1.0, 0.0)
 
 
-def worker(width: int = 2, batch: int = 8, speedup: float = 1.5, *, spread: float = 0.05) -> Worker:
+def worker(
+    width: int = 2, batch: int = 8, speedup: float = 1.5, *, spread: float = 0.05, strategy: str = "pp2 1f1b m4"
+) -> Worker:
     return Worker(
-        width=width,
-        batch=batch,
-        strategy="pp2 1f1b m4",
+        devices=width,
+        local_batch_size=batch,
+        strategy=strategy,
         speedup=speedup,
-        interval=(speedup * (1 - spread), speedup * (1 + spread)),
-        slow_links=0.8 * speedup,
-        fast_links=1.1 * speedup,
+        speedup_interval=(speedup * (1 - spread), speedup * (1 + spread)),
+        speedup_links_half=0.8 * speedup,
+        speedup_links_double=1.1 * speedup,
     )
 
 
@@ -31,7 +33,7 @@ def option(
 ) -> Option:
     return Option(
         devices=devices,
-        width=1 if of is None else of.width,
+        width=1 if of is None else of.devices,
         local_batch=local_batch,
         alone_s=alone_s,
         worker=of,

@@ -5,9 +5,15 @@ from tests.unit.features.crossover.cases import curve, option, worker
 
 from trimaran.features.crossover.candidates import Demand, compare, equal_batch_limit, first_ahead
 from trimaran.features.crossover.steps import Exchanged
+from trimaran.report.crossover import Row
 from trimaran_studies.reproduce.hybrid_speedup import hybrid_over_data
 
 EPOCHS = {16: 4.0, 32: 4.0, 64: 8.0, 128: 24.0}
+
+
+def ends(row: Row) -> tuple[float, float]:
+    assert row.speedup_interval is not None
+    return row.speedup_interval
 
 
 def test_a_fixed_local_batch_gives_the_studys_criterion() -> None:
@@ -19,8 +25,8 @@ def test_a_fixed_local_batch_gives_the_studys_criterion() -> None:
     found = compare(counts, data, hybrid, demand, idle=False)
     for row in found.rows:
         few, many = EPOCHS[row.devices * 4], EPOCHS[row.devices * 8]
-        assert row.speedup == pytest.approx(hybrid_over_data(2, worker_speedup=1.5, epoch_ratio=many / few))
-    assert [row.speedup for row in found.rows] == pytest.approx([0.75, 1.5, 2.25])
+        assert row.ahead_by == pytest.approx(hybrid_over_data(2, worker_speedup=1.5, epoch_ratio=many / few))
+    assert [row.ahead_by for row in found.rows] == pytest.approx([0.75, 1.5, 2.25])
     assert found.devices == 8
     assert found.interval[0] == 8
 
@@ -32,11 +38,11 @@ def test_with_the_local_batch_free_data_parallelism_keeps_its_epochs() -> None:
     hybrid = [option(16, 8, 1.0, of=worker()), option(16, 4, 0.55, of=worker(batch=4))]
     found = compare((16,), data, hybrid, demand, idle=True)
     (row,) = found.rows
-    assert (row.data.name, row.hybrid.name) == ("16 × 2", "8 of 2 × 4")
+    assert (row.data_parallel.name, row.hybrid.name) == ("16 × 2", "8 of 2 × 4")
     # 32 samples each: 0.3 s against 0.55 / 1.5 s.
-    assert row.speedup == pytest.approx(0.3 * 1.5 / 0.55)
+    assert row.ahead_by == pytest.approx(0.3 * 1.5 / 0.55)
     assert found.devices is None
-    assert row.interval[0] <= row.speedup <= row.interval[1]
+    assert ends(row)[0] <= row.ahead_by <= ends(row)[1]
 
 
 def test_devices_may_be_left_idle() -> None:
@@ -45,7 +51,7 @@ def test_devices_may_be_left_idle() -> None:
     data = [option(8, 8, 1.0), option(16, 8, 1.0, exchange=waits)]
     hybrid = [option(8, 8, 1.0, of=worker())]
     demand = Demand(None)
-    assert compare((16,), data, hybrid, demand, idle=True).rows[0].data.devices == 8
+    assert compare((16,), data, hybrid, demand, idle=True).rows[0].data_parallel.devices == 8
     assert compare((16,), data, hybrid, demand, idle=False).rows == ()
 
 
@@ -63,9 +69,9 @@ def test_a_surer_worker_gives_a_narrower_interval() -> None:
         compare((2,), [option(2, 8, 1.0)], [option(2, 8, 1.0, of=worker(spread=spread))], demand, idle=False)
         for spread in (0.2, 0.02)
     )
-    assert wide.rows[0].speedup == narrow.rows[0].speedup == pytest.approx(0.75)
-    low, high = narrow.rows[0].interval
-    assert wide.rows[0].interval[0] < low < high < wide.rows[0].interval[1]
+    assert wide.rows[0].ahead_by == narrow.rows[0].ahead_by == pytest.approx(0.75)
+    low, high = ends(narrow.rows[0])
+    assert ends(wide.rows[0])[0] < low < high < ends(wide.rows[0])[1]
     # 5 % and 95 % of a normal law: the ends of the worker's own interval, as nothing else is unsure.
     assert (low, high) == pytest.approx((0.75 * 0.98, 0.75 * 1.02), rel=5e-3)
 
@@ -74,7 +80,7 @@ def test_a_surer_exchange_gives_a_narrower_interval() -> None:
     """Data parallelism computes 1 s and exchanges 1 s, 0.5 to 3 s; the hybrid computes 1 s for half as many samples."""
     data = [option(2, 8, 1.0, exchange=Exchanged(1.0, 0.0, 1.0, 0.0, ends)) for ends in ((1.0, 1.0), (0.5, 3.0))]
     hybrid = [option(2, 8, 1.5, of=worker(spread=0.0))]
-    sure, unsure = (compare((2,), [one], hybrid, Demand(None), idle=False).rows[0].interval for one in data)
+    sure, unsure = (ends(compare((2,), [one], hybrid, Demand(None), idle=False).rows[0]) for one in data)
     assert sure == pytest.approx((1.0, 1.0))
     assert unsure == pytest.approx((1.5 / 2, 4.0 / 2), rel=0.05)
 

@@ -5,7 +5,6 @@ from tests.unit.features.crossover.cases import curve, option, worker
 from trimaran.features.crossover.candidates import Demand, compare
 from trimaran.features.crossover.find import lack_of_memory, reason_of
 from trimaran.features.crossover.steps import ALONE
-from trimaran.report.crossover import Worker
 
 COUNTS = (4, 8, 16)
 
@@ -36,7 +35,7 @@ def test_never_names_the_last_count() -> None:
 
 
 def test_a_network_that_cannot_be_split_leaves_no_question() -> None:
-    idle = Worker(width=2, batch=8, strategy=ALONE, speedup=1.0, interval=(1.0, 1.0), slow_links=1.0, fast_links=1.0)
+    idle = worker(speedup=1.0, strategy=ALONE)
     assert "no model parallelism over 2 devices is faster" in reason_of(
         (), idle, "ours", Demand(None), devices=None, needed=1.8, idle=True
     )

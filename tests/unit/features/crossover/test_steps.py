@@ -63,8 +63,8 @@ def test_slower_links_never_shorten_an_exchange(replicas: Replicas) -> None:
 
 def test_the_planners_worker_is_simulated_again_at_other_batches(workers: Workers) -> None:
     base, small = workers.at(2, 64), workers.at(2, 1)
-    assert base.interval[0] < base.speedup < base.interval[1]
-    assert base.slow_links <= base.speedup <= base.fast_links
+    assert base.speedup_interval[0] < base.speedup < base.speedup_interval[1]
+    assert base.speedup_links_half <= base.speedup <= base.speedup_links_double
     assert 1.0 < base.speedup < 2.0
     # One sample cannot be divided into microbatches: stages do not overlap.
     assert small.speedup < base.speedup

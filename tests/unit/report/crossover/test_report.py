@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
+from trimaran.program.json_files import to_plain
 from trimaran.report.crossover import (
     Crossing,
     Crossover,
@@ -16,31 +17,42 @@ from trimaran.report.crossover import (
     TrainingWay,
     UsedCurve,
     Worker,
-    crossover_document,
-    print_crossover,
+    crossover_page,
 )
 from trimaran.report.page.study import drawing_of
+from trimaran.report.page.terminal import print_page
 
 WORKER = Worker(
-    width=2,
-    batch=64,
+    devices=2,
+    local_batch_size=64,
     strategy="pp2 zero-bubble m4",
     speedup=1.5,
-    interval=(1.4, 1.6),
-    slow_links=1.3,
-    fast_links=1.55,
+    speedup_interval=(1.4, 1.6),
+    speedup_links_half=1.3,
+    speedup_links_double=1.55,
 )
+
+
+def way(devices: int, width: int, batch: int, *, step_s: float) -> TrainingWay:
+    return TrainingWay(
+        devices=devices,
+        model_parallel_width=width,
+        local_batch_size=batch,
+        step_time_s=step_s,
+        worker_alone_s=step_s - 0.01,
+        need=4.0,
+    )
 
 
 def row(devices: int, speedup: float) -> Row:
-    data = TrainingWay(devices=devices, width=1, local_batch=8, step_s=0.05, alone_s=0.04, need=4.0)
-    hybrid = TrainingWay(devices=devices, width=2, local_batch=16, step_s=0.06, alone_s=0.05, need=4.0)
+    data = way(devices, 1, 8, step_s=0.05)
+    hybrid = way(devices, 2, 16, step_s=0.06)
     return Row(
         devices=devices,
-        data=data,
+        data_parallel=data,
         hybrid=hybrid,
-        speedup=speedup,
-        interval=(0.9 * speedup, 1.1 * speedup),
+        speedup_over_dp=speedup,
+        speedup_interval=(0.9 * speedup, 1.1 * speedup),
         likely=0.25,
         equal_batch_limit=None,
         needed_epoch_ratio=1.33,
@@ -49,15 +61,15 @@ def row(devices: int, speedup: float) -> Row:
 
 def crossing(basis: str, devices: int | None) -> Crossing:
     return Crossing(
-        width=2,
+        model_parallel_width=2,
         basis=basis,  # type: ignore[arg-type]  # one of the literal's values
         worker=WORKER,
         needed_speedup=1.9,
-        devices=devices,
-        interval=(devices, None),
-        never=0.2,
+        crossover_devices=devices,
+        crossover_interval=(devices, None),
+        share_never=0.2,
         rows=(row(8, 0.8), row(16, 1.1)),
-        sensitivities=(Sensitivity(change="links twice as fast", devices=8),),
+        sensitivity=(Sensitivity(change="links twice as fast", crossover_devices=8),),
         reason="because",
     )
 
@@ -74,8 +86,8 @@ def crossed() -> Crossover:
         device="NVIDIA Tesla V100 SXM2 16 GB",
         precision="fp32",
         software="pytorch:2026",
-        local_batch=64,
-        counts=(8, 16),
+        local_batch_size=64,
+        devices=(8, 16),
         curve=UsedCurve(
             name="mine", task="to 75 %", source="by hand", unit="epochs", range=(64, 512), projection=False
         ),
@@ -85,7 +97,7 @@ def crossed() -> Crossover:
 
 
 def test_the_document_is_json_without_nan_and_never_is_null(found: Crossover) -> None:
-    document = json.loads(json.dumps(crossover_document(found), allow_nan=False))
+    document = json.loads(json.dumps(to_plain(found), allow_nan=False))
     paper, ours = document["crossings"]
     assert (paper["crossover_devices"], paper["crossover_interval"]) == (16, [16, None])
     assert (ours["crossover_devices"], ours["reason"]) == (None, "because")
@@ -95,8 +107,6 @@ def test_the_document_is_json_without_nan_and_never_is_null(found: Crossover) ->
 
 def test_without_a_curve_no_speedup_is_told(found: Crossover) -> None:
     bare = dataclasses.replace(found, curve=None)
-    rows = crossover_document(bare)["crossings"][1]["rows"]
-    assert {(entry["speedup_over_dp"], entry["likely"]) for entry in rows} == {(None, None)}
     assert "epochs × 1.33" in printed(bare)
 
 
@@ -108,7 +118,7 @@ def test_lines_fit_into_80_columns(found: Crossover) -> None:
 
 
 def test_the_drawing_is_svg_with_both_bases(found: Crossover) -> None:
-    drawn = drawing_of(crossover_document(found))
+    drawn = drawing_of(found)
     root = ElementTree.fromstring(drawn)
     assert root.tag.endswith("svg")
     assert len(root.findall(".//{http://www.w3.org/2000/svg}circle/{http://www.w3.org/2000/svg}title")) == 4
@@ -117,7 +127,12 @@ def test_the_drawing_is_svg_with_both_bases(found: Crossover) -> None:
 
 
 def test_without_a_curve_the_drawing_compares_samples_a_second(found: Crossover) -> None:
-    drawn = drawing_of(crossover_document(dataclasses.replace(found, curve=None)))
+    untold = dict.fromkeys(("speedup_over_dp", "speedup_interval", "likely"))
+    crossings = tuple(
+        dataclasses.replace(one, rows=tuple(dataclasses.replace(row, **untold) for row in one.rows))  # type: ignore[arg-type]
+        for one in found.crossings
+    )
+    drawn = drawing_of(dataclasses.replace(found, curve=None, crossings=crossings))
     assert "samples a second, hybrid / data parallelism" in drawn
     # 8 devices: 4 workers of 16 samples in 0.06 s, against 8 of 8 in 0.05 s.
     assert "8 devices: 0.833" in drawn
@@ -125,5 +140,5 @@ def test_without_a_curve_the_drawing_compares_samples_a_second(found: Crossover)
 
 def printed(found: Crossover) -> str:
     out = io.StringIO()
-    print_crossover(Console(file=out, width=80, color_system=None, highlight=False), found)
+    print_page(Console(file=out, width=80, color_system=None, highlight=False), crossover_page(found))
     return out.getvalue()
