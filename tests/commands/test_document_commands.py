@@ -41,6 +41,7 @@ NOT_RUN = {
     "--kineto": "needs a profile of a GPU; tests/rehearsal corrects by one that is made",
     "--calibration one.json": "what such a profile gives",
     "benchmarks/validation/tables.py": "minutes; writes files of the repository",
+    "benchmarks/fits/transformers.py": "minutes; takes tables that do not come with Trimaran",
     "trimaran verify": "tests/rehearsal/test_verify.py runs scripts of its kinds",
 }
 """What a command contains that is not run, with the reason."""
