@@ -534,7 +534,7 @@ def install(recorder: ScriptRecorder, request: RankRequest) -> CurrentDevice:
         "current_stream": current_stream,
         "set_stream": set_stream,
         "get_memory_info": free_and_total,
-        "SimulatedGraph": SimulatedGraph,
+        "Graph": SimulatedGraph,
         "device_index": _OnDevice,
         "empty_host_cache": nothing,
         "get_device_capability": lambda _=None: {"supported_dtypes": set(_TYPES.values())},
