@@ -759,7 +759,7 @@ def _policies_section(found: MemoryEstimate) -> Section:
         words=frozenset({0, 1, 8}),
     )
     caption = (
-        "mean w/o: without weights, gradients and optimizer state; slower: than without a plan\n"
+        "mean w/o: without weights, gradients and optimizer state; slower: than without a plan; "
         "to host: offloaded; recomp.: recomputed; vDNN: of the study of 2016; *: the plan"
     )
     notes = [f"{POLICY_NAMES.get(key, key)}: {one.note}" for key, one in known if one.note]

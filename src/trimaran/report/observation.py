@@ -162,7 +162,7 @@ def parts_table(observation: Observation) -> DataTable:
     return DataTable(
         columns=("", "time", "share", *(names if several else ())),
         rows=rows,
-        caption=below if is_each else f"least, most: of {len(ranks)} ranks, each of which --json has\n{below}",
+        caption=below if is_each else f"least, most: of {len(ranks)} ranks, each of which --json has; {below}",
         sums=1 + several,
     )
 
