@@ -158,7 +158,7 @@ def parts_table(observation: Observation) -> DataTable:
     if several:
         samples = cells([rank.samples for rank in ranks], lambda count: f"{count:.1f}" if count else "–")
         rows.append(("samples", "", "", *samples))
-    below = f"FP, BP, WU: forward, backward, weight update\n{steps_words(observation)}"
+    below = f"FP, BP, WU: forward, backward, weight update; {steps_words(observation)}"
     return DataTable(
         columns=("", "time", "share", *(names if several else ())),
         rows=rows,
