@@ -21,7 +21,7 @@ from trimaran.base.html import DataTable
 from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
-from trimaran.pricing.exchange.step import ExposedGradient, Sync
+from trimaran.pricing.exchange.step import ExposedGradient, StepSums, Sync
 from trimaran.pricing.input_pipeline import RESOURCES, Resource
 from trimaran.report.remedies import remedy_table
 from trimaran.report.tables import page_text, table_view
@@ -51,7 +51,7 @@ class StepFeeding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingRow:
+class ScalingRow(StepSums):
     """One set-up of the study; times are of a step of each rank.
 
     Attributes:
@@ -117,21 +117,6 @@ class ScalingRow:
     def global_batch_size(self) -> int:
         """Samples of all devices."""
         return self.local_batch_size * self.devices
-
-    @property
-    def fp_bp_s(self) -> float:
-        """FP and BP together [s]."""
-        return self.forward_s + self.backward_s
-
-    @property
-    def wu_s(self) -> float:
-        """WU, overlapped parts included: communication, update and overhead [s]."""
-        return self.communication_s + self.update_s + self.overhead_s
-
-    @property
-    def wu_exposed_s(self) -> float:
-        """Time that WU adds to the step [s]."""
-        return self.exposed_communication_s + self.update_s + self.overhead_s
 
     @property
     def overlapped_communication_s(self) -> float:

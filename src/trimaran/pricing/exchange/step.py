@@ -37,8 +37,35 @@ class ExposedGradient:
     exposed_s: float
 
 
+class StepSums:
+    """Sums of the parts of a step, whatever has them [s]."""
+
+    __slots__ = ()
+    forward_s: float
+    backward_s: float
+    communication_s: float
+    exposed_communication_s: float
+    update_s: float
+    overhead_s: float
+
+    @property
+    def fp_bp_s(self) -> float:
+        """FP and BP together [s]."""
+        return self.forward_s + self.backward_s
+
+    @property
+    def wu_s(self) -> float:
+        """WU, overlapped parts included: communication, update and overhead [s]."""
+        return self.communication_s + self.update_s + self.overhead_s
+
+    @property
+    def wu_exposed_s(self) -> float:
+        """Time that WU adds to the step [s]."""
+        return self.exposed_communication_s + self.update_s + self.overhead_s
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledStep:
+class ScaledStep(StepSums):
     """The step of a rank in a group: `step = fp + bp + wu_exposed + feeding`; WU is the exchange and the update.
 
     Attributes:
@@ -72,18 +99,3 @@ class ScaledStep:
     limiter: Limiter
     exposed: tuple[ExposedGradient, ...] = ()
     fed: FedStep | None = None
-
-    @property
-    def fp_bp_s(self) -> float:
-        """FP and BP together [s]."""
-        return self.forward_s + self.backward_s
-
-    @property
-    def wu_s(self) -> float:
-        """WU, overlapped parts included: communication, update and overhead [s]."""
-        return self.communication_s + self.update_s + self.overhead_s
-
-    @property
-    def wu_exposed_s(self) -> float:
-        """Time that WU adds to the step [s]."""
-        return self.exposed_communication_s + self.update_s + self.overhead_s

@@ -576,7 +576,7 @@ class Feed:
             raise InputError(
                 f"epoch {epoch}, batch {number}: the data set gives other samples by now than {kept}. What changes "
                 "while a job trains, as in a callback, belongs in attributes of the data set, which are followed, and "
-                "not in globals; or load in line: --forbid workers --forbid cache",
+                "not in globals; or plan with --workers 0 --forbid cache",
                 code="feed.copied-data-changed",
                 epoch=epoch,
                 batch=number,
