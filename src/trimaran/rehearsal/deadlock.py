@@ -255,8 +255,6 @@ class Game:
             point = host.points[order]
             if not point.is_ready or point.is_done:
                 continue
-            if host.waits is None and host.member.is_open:
-                return None
             for call in order.calls:
                 there = self._arrived.get(self._meetings[id(call)])
                 if there is None:

@@ -167,7 +167,9 @@ class RehearsedMemory:
     Attributes:
         rank: global
         peak: when most is allocated, with all the memory that it asks for
-        reserved: in segments at most, with all the memory that it asks for [bytes]
+        reserved: in segments at most, on the device where it fits, else with all the memory that it asks for [bytes]
+        unlimited: in segments at most, with all the memory that it asks for [bytes]
+        retries: how often free segments go back to the device so that it fits
         steps: allocated at the peak of each step; the first one has what comes before it, too [bytes]
         kept: what is still allocated when the last step ends is for; empty: no step was whole [bytes]
         fit: whether it fits
@@ -179,6 +181,8 @@ class RehearsedMemory:
     rank: int
     peak: Moment
     reserved: int
+    unlimited: int
+    retries: int
     steps: tuple[int, ...]
     kept: dict[Purpose, int]
     fit: RehearsedFit
@@ -222,7 +226,9 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> Rehearse
     return RehearsedMemory(
         rank=record.rank,
         peak=_moment(story, free, free.peak_at),
-        reserved=free.reserved,
+        reserved=usual.reserved,
+        unlimited=free.reserved,
+        retries=usual.allocator.retries,
         steps=tuple(free.step_peaks[: max(1, len(story.ends))]),
         kept=_moment(story, free, story.ends[-1]).purposes if story.ends else {},
         fit=_fit(record, usual, outside, lacks, rooms, settings, compiled),

@@ -14,7 +14,7 @@ from trimaran.base.errors import InputError
 from trimaran.rehearsal.agreement import AgreementReport, Finding, agree
 from trimaran.rehearsal.calls import ASIDE
 from trimaran.rehearsal.kinds import affordable, choose_ranks, find_axes, represent
-from trimaran.rehearsal.record import Invented, Record, TensorForm
+from trimaran.rehearsal.record import Ending, Invented, Record, TensorForm
 
 Write = Callable[[Maker], None]
 
@@ -447,7 +447,8 @@ def test_messages_of_another_type() -> None:
 # Deadlocks
 
 
-def test_two_groups_in_another_order_wait_for_each_other() -> None:
+@pytest.mark.parametrize("how", ["finished", "steps"])
+def test_two_groups_in_another_order_wait_for_each_other(how: Ending) -> None:
     def write(maker: Maker) -> None:
         one, other = maker.group((0, 1), "a"), maker.group((0, 1), "b")
         if maker.record.rank == 0:
@@ -456,6 +457,8 @@ def test_two_groups_in_another_order_wait_for_each_other() -> None:
         else:
             maker.all_reduce(other, line=21)
             maker.all_reduce(one, line=20)
+        maker.step()
+        maker.end(how)
 
     answer = agreement_of(2, write)
     finding = only(answer)

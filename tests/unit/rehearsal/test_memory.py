@@ -301,6 +301,17 @@ def test_an_emptied_cache_is_not_reserved() -> None:
         assert read_memory(tale.record).reserved == reserved * MIB
 
 
+def test_what_fits_as_segments_go_back_reserves_no_more_than_the_device_has() -> None:
+    tale = Tale(memory_bytes=CONTEXT + 200 * MIB)
+    tale.enter("forward")
+    tale.give(tale.take(100))
+    tale.take(120)
+    tale.step()
+    found = read_memory(tale.record)
+    assert (found.fit.verdict, found.retries) == ("fits", 1)
+    assert (found.reserved, found.unlimited) == (120 * MIB, 220 * MIB)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # What would help
 

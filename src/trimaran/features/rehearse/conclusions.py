@@ -649,6 +649,13 @@ def _notes(
             f"rank {most.rank} allocates most before its first step{f', at {at}' if at else ''}: "
             f"{format_bytes(most.peak.allocated)}; its later steps {format_bytes(max(later))} at most"
         )
+    again = max(memories.values(), key=lambda memory: memory.retries)
+    if again.retries:
+        yield (
+            f"rank {again.rank} fits as its allocator gives free segments back to the device "
+            f"{format_count(again.retries, 'time')}, which the step's time leaves out; without a limit it would reserve "
+            f"{format_bytes(again.unlimited)}: --alloc-conf expandable_segments:True shows whether that setting avoids it"
+        )
     said: set[str] = set()
     for text in (
         *(note for record in rehearsed.records for note in record.notes),
