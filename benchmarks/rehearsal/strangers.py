@@ -9,7 +9,7 @@ A checkout is `DIR/owner+name` at the commit of its row. What a row says:
     name                  of the row
     repository, commit    on GitHub
     folder                in which it is run, from the checkout's root
-    prepare               shell commands that make its data, run there once before; may be missing
+    prepare               shell commands that make its data, run there before; may be missing
     command               of `trimaran rehearse --world 8`: options of it, "--", the script and its arguments
     environment           variables; may be missing
     needs                 packages beside torch
@@ -32,7 +32,6 @@ Nothing of what is rehearsed makes these counts: they are of plain torch, and by
 
 import argparse
 import csv
-import hashlib
 import json
 import os
 import shlex
@@ -88,11 +87,11 @@ def rehearse(row: dict[str, Any], folder: Path, output: Path) -> dict[str, Any]:
     variables["STRANGERS"] = str(HERE)  # where strangers_data.py is
     variables["HF_DATASETS_CACHE"] = str(output.with_suffix(""))  # which knows data by their name: another row's, too
     if "prepare" in row:
-        made = folder / f".prepared-{hashlib.sha256(row['prepare'].encode()).hexdigest()[:8]}"
-        if not made.exists():
+        made = folder / ".prepared"  # of the row before, whose data may have the same names
+        if not made.exists() or made.read_text() != row["prepare"]:
             path = f"{Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
             subprocess.run(row["prepare"], shell=True, check=True, cwd=folder, env={**variables, "PATH": path})
-            made.touch()
+            made.write_text(row["prepare"])
     given = shlex.split(row["command"])
     options = [] if "--world" in given else ["--world", "8"]
     command = [sys.executable, "-m", "trimaran", "rehearse", *options, "--json", "--output", str(output), *given]

@@ -49,6 +49,28 @@ def test_a_package_that_a_script_can_do_without_is_absent(tmp_path: Path) -> Non
     assert not any("attention" in name for name in kernels(record))
 
 
+def test_transformers_finds_it_installed(tmp_path: Path) -> None:
+    script = """
+        import torch, transformers
+
+        config = transformers.LlamaConfig(
+            hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4, vocab_size=256
+        )
+        with torch.device("cuda"):
+            model = transformers.AutoModelForCausalLM.from_config(
+                config, dtype=torch.bfloat16, attn_implementation="flash_attention_2"
+            )
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        tokens = torch.randint(0, 256, (2, 64), device="cuda")
+        model(input_ids=tokens, labels=tokens, attention_mask=torch.ones_like(tokens)).loss.backward()
+        optimizer.step()
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    record = rehearse_rank(tmp_path / "train.py", folder=tmp_path)
+    assert record.end.how == "finished", record.end
+    assert "aten._scaled_dot_product_flash_attention_backward.default" in kernels(record)
+
+
 def test_memory_that_runs_out_is_told_where_a_script_goes_on_and_else_what_it_would_need(tmp_path: Path) -> None:
     script = """
         import pathlib, torch

@@ -229,8 +229,12 @@ ENDS = {
         "rms_norm",
     ),
     "a name of flash_attn": (
-        "from flash_attn import flash_attn_func, flash_attn_with_kvcache",
-        "flash_attn.flash_attn_with_kvcache of flash_attn 2.8.3 is not rehearsed", "flash_attn_with_kvcache",
+        "from flash_attn import flash_attn_func, flash_attn_unpadded_func",
+        "flash_attn.flash_attn_unpadded_func of flash_attn 2.8.3 is not rehearsed", "flash_attn_unpadded_func",
+    ),
+    "a function of flash_attn that generates": (
+        "from flash_attn import flash_attn_with_kvcache\nflash_attn_with_kvcache(1)",
+        "flash_attn.flash_attn_with_kvcache of flash_attn 2.8.3 is not rehearsed", "flash_attn_with_kvcache(1)",
     ),
 }  # fmt: skip
 """How scripts end, what is said of it, and what is in the line that is told."""

@@ -11,6 +11,7 @@ told.
 import contextlib
 import logging
 import os
+import re
 import resource
 import runpy
 import sys
@@ -26,6 +27,9 @@ from trimaran.base.secrets import masked
 from trimaran.rehearsal.record import End, Ending, Record, write_record
 from trimaran.rehearsal.request import RankRequest
 from trimaran.simulator.allocator import Allocator
+
+_FLASH = re.compile(r"flash_attn|FlashAttention")
+"""In what is raised for want of it, by Python and by transformers."""
 
 
 def environment(request: RankRequest) -> dict[str, str]:
@@ -117,6 +121,9 @@ class Rank:
         self._lines.install()
         self._exit = os._exit
         replace(os, _exit=lambda status: self.end("exit", status, "", self._lines.stack()))
+        if (os.cpu_count() or 1) < request.per_node:  # shared among more devices, one has none
+            set_threads = torch.set_num_threads
+            replace(torch, set_num_threads=lambda count: set_threads(max(1, count)))
         limit = threading.Timer(request.most_seconds, lambda: self.end("seconds", 0, "", self._lines.of_main_thread()))
         limit.daemon = True
         limit.start()
@@ -175,7 +182,7 @@ class Rank:
 
     def _give(self, error: BaseException | None) -> None:
         """Run again with what an error is the lack of, where that can be given."""
-        while error is not None and not (isinstance(error, ImportError) and "flash_attn" in str(error)):
+        while error is not None and not (isinstance(error, ImportError) and _FLASH.search(str(error))):
             error = error.__cause__ or error.__context__
         if error is not None and "flash_attn" not in self._request.granted:
             self._run_again("flash_attn")

@@ -9,6 +9,7 @@ be absent on the cluster as well.
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -277,18 +278,25 @@ def _decorator(kind: type[KernelFunction]) -> Callable[..., Any]:
 class _FlashAttention(_Absent):
     """Attention by the kernel that torch has as well."""
 
+    def find_distributions(self, context: Any) -> Iterator[importlib.metadata.Distribution]:
+        """What pip would have installed it as: transformers asks for that and not for the module."""
+        if context.name is None or context.name.replace("-", "_") == self.name:
+            yield _FlashDistribution()
+
     def create_module(self, spec: Any) -> types.ModuleType:
         """One that refuses what it has not.
 
         Raises:
             ImportError: it has layers other than attention
         """
-        if spec.name not in (self.name, f"{self.name}.flash_attn_interface"):
+        if spec.name not in (self.name, f"{self.name}.flash_attn_interface", f"{self.name}.bert_padding"):
             raise _refusal(spec.name)
         return _Attention(spec.name)
 
     def parts(self, module: str) -> dict[str, Any]:
         """Its functions."""
+        if module.endswith(".bert_padding"):
+            return {"index_first_axis": lambda rows, at: rows[at], "pad_input": _padded, "unpad_input": _unpadded}
         return {
             "__version__": FLASH_VERSION,
             "flash_attn_func": _attend,
@@ -297,7 +305,21 @@ class _FlashAttention(_Absent):
                 query, *packed.unbind(2), *args, **kwargs
             ),
             "flash_attn_varlen_func": _attend_ragged,
+            "flash_attn_with_kvcache": _generates,
         }
+
+
+class _FlashDistribution(importlib.metadata.Distribution):
+    """FlashAttention as an installed distribution."""
+
+    def read_text(self, filename: str) -> str | None:
+        """One of its files."""
+        metadata = f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {FLASH_VERSION}\n"
+        return {"METADATA": metadata, "top_level.txt": "flash_attn\n"}.get(filename)
+
+    def locate_file(self, path: Any) -> Path:
+        """Where a file of it would be."""
+        return Path(path)
 
 
 class _Attention(types.ModuleType):
@@ -315,6 +337,23 @@ def _refusal(name: str) -> ImportError:
         "or install flash_attn where Trimaran is installed",
         name=name,
     )
+
+
+def _unpadded(rows: torch.Tensor, mask: torch.Tensor, unused: torch.Tensor | None = None) -> tuple[Any, ...]:
+    """Samples one after another, at their most: none has padding. Samples, steps, … to rows, …"""
+    samples, steps = mask.shape
+    ends = torch.arange(0, (samples + 1) * steps, steps, dtype=torch.int32, device=mask.device)
+    return rows.flatten(0, 1), torch.arange(samples * steps, device=mask.device), ends, steps, mask.sum(-1)
+
+
+def _padded(rows: torch.Tensor, at: torch.Tensor, samples: int, steps: int) -> torch.Tensor:
+    """Rows, … to samples, steps, …"""
+    return rows.unflatten(0, (samples, steps))
+
+
+def _generates(*_: Any, **__: Any) -> Any:
+    """Imported next to the others by what trains, and called by what generates."""
+    raise _refusal("flash_attn.flash_attn_with_kvcache")
 
 
 def _attend(
