@@ -653,8 +653,9 @@ def _notes(
     if again.retries:
         yield (
             f"rank {again.rank} fits as its allocator gives free segments back to the device "
-            f"{format_count(again.retries, 'time')}, which the step's time leaves out; without a limit it would reserve "
-            f"{format_bytes(again.unlimited)}: --alloc-conf expandable_segments:True shows whether that setting avoids it"
+            f"{format_count(again.retries, 'time')}, which the step's time leaves out; without a limit it would "
+            f"reserve {format_bytes(again.unlimited)}. Whether --alloc-conf expandable_segments:True avoids it, a "
+            "rehearsal with it shows"
         )
     said: set[str] = set()
     for text in (

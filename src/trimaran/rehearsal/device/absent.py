@@ -340,14 +340,14 @@ def _refusal(name: str) -> ImportError:
 
 
 def _unpadded(rows: torch.Tensor, mask: torch.Tensor, unused: torch.Tensor | None = None) -> tuple[Any, ...]:
-    """Samples one after another, at their most: none has padding. Samples, steps, … to rows, …"""
+    """Samples one after another, at their most: none has padding. From (samples, steps, …) to (rows, …)."""
     samples, steps = mask.shape
     ends = torch.arange(0, (samples + 1) * steps, steps, dtype=torch.int32, device=mask.device)
     return rows.flatten(0, 1), torch.arange(samples * steps, device=mask.device), ends, steps, mask.sum(-1)
 
 
 def _padded(rows: torch.Tensor, at: torch.Tensor, samples: int, steps: int) -> torch.Tensor:
-    """Rows, … to samples, steps, …"""
+    """From (rows, …) to (samples, steps, …)."""
     return rows.unflatten(0, (samples, steps))
 
 
