@@ -348,7 +348,8 @@ def _unpadded(rows: torch.Tensor, mask: torch.Tensor, unused: torch.Tensor | Non
 
 def _padded(rows: torch.Tensor, at: torch.Tensor, samples: int, steps: int) -> torch.Tensor:
     """From (rows, …) to (samples, steps, …)."""
-    return rows.unflatten(0, (samples, steps))
+    made: torch.Tensor = rows.unflatten(0, (samples, steps))
+    return made
 
 
 def _generates(*_: Any, **__: Any) -> Any:
