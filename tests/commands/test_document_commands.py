@@ -31,8 +31,12 @@ from trimaran.cli import app
 
 NOT_RUN = {
     "pip ": "scripts/newcomer.py builds and installs the wheel",
+    "make ": "sets up an environment",
     "torchtitan.train": "torchtitan is not among what tests need",
     "nvidia-smi": "needs a GPU's driver",
+    "--nproc-per-node 8": "needs eight GPUs",
+    "calibrate --devices 8": "needs eight GPUs",
+    "node.json": "a plan for eight GPUs at hand",
     "--rdzv-endpoint": "needs two nodes; tests/engines starts this on emulated ones",
     "srun": "a script of Slurm; tests/engines runs it by emulated daemons",
     "sbatch": "needs Slurm",
@@ -73,6 +77,7 @@ LONG = {
     "observe -- python train.py": "starts interpreters, as another one here does",
     "observe -- accelerate": "starts interpreters, as test_observe.py does",
     "rehearse --world 1024": "runs the script, again and again",
+    "rehearse --world 8": "runs the script, again and again",
     "torchrun --nproc-per-node": "starts ranks",
 }
 """What a command contains that is run by the sweeps alone, as it takes many seconds, with the reason."""

@@ -24,7 +24,7 @@ def test_the_commands_of_the_readme_exist() -> None:
 
 
 def test_the_options_of_documented_commands_exist() -> None:
-    """In every document but the changelog, which tells of options that are gone; behind `--` a script has its own."""
+    """Behind `--` a script has its own."""
     from typer.main import get_command
 
     from trimaran.cli import app
@@ -36,8 +36,6 @@ def test_the_options_of_documented_commands_exist() -> None:
     options = {name: {text for one in found.params for text in one.opts} for name, found in commands.items()}
     seen, unknown = 0, []
     for page in sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))):
-        if page.name == "CHANGELOG.md":
-            continue
         for first, words in re.findall(r"(?m)(?:^|[`\s])trimaran ([a-z-]+)([^`#|\n]*)", page.read_text()):
             inner = next(iter(words.split()), "")
             name = f"{first} {inner}" if inner in groups.get(first, ()) else first

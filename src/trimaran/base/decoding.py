@@ -88,7 +88,7 @@ def unpack(content: bytes, *, source: str, most_bytes: int) -> bytes:
                 size += len(part)
                 if size > min(most_bytes, max(_ALWAYS_UNPACKED, _MOST_RATIO * at)):
                     raise InputError(
-                        f"{source} unpacks to over {size:,} bytes, which is no file for Trimaran: give a shorter one",
+                        f"{source} unpacks to over {size:,} bytes: give a smaller file",
                         code="file.unpacks-to-too-much",
                         source=source,
                         most_bytes=most_bytes,
@@ -129,7 +129,7 @@ def check_json_bounds(content: bytes, *, source: str, most_values: int = MOST_VA
     values = _OF_A_HOLDER * opened + content.count(b",")
     if values > most_values:
         raise InputError(
-            f"{source} has over {most_values:,} values, which is no file for Trimaran: give a shorter one",
+            f"{source} has more values than the limit of {most_values:,}: give a smaller file",
             code="file.too-many-values",
             source=source,
             most_values=most_values,
@@ -150,7 +150,7 @@ def check_json_bounds(content: bytes, *, source: str, most_values: int = MOST_VA
 
 def _too_deep(source: str) -> InputError:
     return InputError(
-        f"{source} has objects or lists inside of each other, more than {MOST_DEPTH} deep: it is no file for Trimaran",
+        f"{source} nests objects or lists deeper than the limit of {MOST_DEPTH}: give a flatter file",
         code="file.too-deep",
         source=source,
         most_depth=MOST_DEPTH,

@@ -223,7 +223,7 @@ def read_bytes(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
         raise InputError(f"{path} is no name of a file: {error}", code="file.bad-name", source=str(path)) from error
     if expected > most_bytes:
         raise InputError(
-            f"{path} has over {most_bytes:,} bytes, which is no file for Trimaran: give a shorter one",
+            f"{path} is larger than the limit of {most_bytes:,} bytes: give a smaller file",
             code="file.too-long",
             path=str(path),
             most_bytes=most_bytes,

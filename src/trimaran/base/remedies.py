@@ -73,10 +73,14 @@ CATALOGUE: Mapping[str, KnownRemedy] = {
         text="send gradients in fewer bytes", needs="opt-in: gradients lose precision", actor="plan"
     ),
     "16-bit-messages": KnownRemedy(
-        text="send gradients and activations in 16 bits", needs="training that bears the rounding", actor="script"
+        text="send gradients and activations in 16 bits",
+        needs="training that tolerates 16-bit precision",
+        actor="script",
     ),
     "accumulate": KnownRemedy(
-        text="exchange gradients once in several passes", needs="training that bears a larger batch", actor="script"
+        text="exchange gradients once in several passes",
+        needs="training that converges with a larger batch",
+        actor="script",
     ),
     "bucket-size": KnownRemedy(text="exchange gradients in other buckets", needs="nothing more", actor="plan"),
     "more-microbatches": KnownRemedy(
@@ -84,14 +88,16 @@ CATALOGUE: Mapping[str, KnownRemedy] = {
     ),
     "longer-pipeline-step": KnownRemedy(
         text="train with a larger batch in more microbatches",
-        needs="training that bears a larger batch",
+        needs="training that converges with a larger batch",
         actor="script",
     ),
     "other-schedule": KnownRemedy(
         text="run the pipeline by another schedule", needs="memory for its microbatches under way", actor="plan"
     ),
     "larger-batch": KnownRemedy(
-        text="train with a larger batch", needs="memory, and training that bears a larger batch", actor="script"
+        text="train with a larger batch",
+        needs="memory, and training that converges with a larger batch",
+        actor="script",
     ),
     "compile": KnownRemedy(
         text="compile the network", needs="time to compile, and shapes that do not change", actor="script"
@@ -147,7 +153,7 @@ CATALOGUE: Mapping[str, KnownRemedy] = {
         text="train on shorter sequences", needs="data for which less context is enough", actor="script"
     ),
     "8-bit-optimizer": KnownRemedy(
-        text="keep the optimizer's moments in 8 bits", needs="training that bears the rounding", actor="script"
+        text="keep the optimizer's moments in 8 bits", needs="training that tolerates 8-bit moments", actor="script"
     ),
     "more-devices": KnownRemedy(text="train on more devices", needs="devices, and links between them", actor="plan"),
     "larger-device": KnownRemedy(text="train on devices with more memory", needs="such devices", actor="plan"),

@@ -76,7 +76,7 @@ Link = Annotated[
 Gradients = Annotated[
     str | None,
     option(
-        "Of a transformer on many devices: type of gradients that microbatches add into and replicas exchange, "
+        "Dtype of the gradients of a transformer, in which microbatches accumulate and replicas exchange them: "
         "fp32 or bf16.",
         usual="fp32; bf16 where only that fits",
     ),
@@ -84,7 +84,7 @@ Gradients = Annotated[
 OptimizerStateName = Annotated[
     str | None,
     option(
-        "Of a transformer on many devices: what Adam keeps, fp32 (a copy and two moments), remainders (16 bits of "
+        "Optimizer state dtype of a transformer: fp32 (a copy and two moments), remainders (16 bits of "
         "the copy), bf16-moments, precision-aware (both), or adam-8bit.",
         usual="fp32; others where only they fit",
     ),
@@ -92,7 +92,7 @@ OptimizerStateName = Annotated[
 Reserve = Annotated[
     str | None,
     option(
-        'Of a transformer on many devices: memory of a device that stays free, such as "3GiB" or "5%"; in place '
+        'Memory of a device that a plan of a transformer leaves free, such as "3GiB" or "5%"; in place '
         "of assumed buffers of collectives and fragments of the allocator."
     ),
 ]
@@ -339,7 +339,9 @@ class PinOptions:
         option('Take this strategy, written as plans print it, such as "dp8 zero1 m2"; in place of --dp and its like.'),
     ] = None
     dp: Annotated[int | None, option("Number of data-parallel replicas.", min=1)] = None
-    pp: Annotated[int | None, option("Number of rows of a replica: stages, or places.", min=1)] = None
+    pp: Annotated[
+        int | None, option("Pipeline-parallel size: stages of a replica, or places of a placement.", min=1)
+    ] = None
     tp: Annotated[int | None, option("Number of ranks that share the tensors of a row.", min=1)] = None
     cp: Annotated[int | None, option("Number of ranks that share each sequence (transformers).", min=1)] = None
     ep: Annotated[int | None, option("Number of ranks that hold different experts (transformers).", min=1)] = None
@@ -351,9 +353,9 @@ class PinOptions:
     recompute: Annotated[
         str | None,
         option(
-            "What the backward of a transformer computes again: none, selective (some of it, never whole layers), "
+            "What the backward of a transformer recomputes: none, selective (some of it, never whole layers), "
             "attention, layers, or layers:N for the first N layers of each stage or chunk.",
-            usual="what pays",
+            usual="auto",
         ),
     ] = None
     zero: Annotated[
@@ -363,7 +365,7 @@ class PinOptions:
     schedule: Annotated[
         str | None,
         option(
-            "Of a pipeline: gpipe, 1f1b, interleaved, zero-bubble; or pipedream, which is never flushed and keeps "
+            "Pipeline schedule: gpipe, 1f1b, interleaved, zero-bubble; or pipedream, which is never flushed and keeps "
             "earlier weights of each stage (stale: not the training of one process)."
         ),
     ] = None
@@ -371,7 +373,7 @@ class PinOptions:
         int | None,
         option(
             "Sum gradients within each of this number of nodes and then across them, whatever hosts the ranks are on.",
-            usual="as it pays, where ranks are on several hosts",
+            usual="auto, where ranks are on several hosts",
             min=1,
         ),
     ] = None
@@ -379,7 +381,7 @@ class PinOptions:
         str | None,
         option(
             'Send gradients so: "bf16", "fp16", "powersgd:RANK", or "none".',
-            usual="none; with --allow compress what pays",
+            usual="none; auto with --allow compress",
         ),
     ] = None
     codec: Annotated[

@@ -1,4 +1,8 @@
-"""Which of several simulated candidates to take, and which ones a person should see with it."""
+"""Which of several simulated candidates to take, and which ones a person should see with it.
+
+At one batch on the same devices, a target takes what a plan of that batch takes. Between batches and numbers of devices
+it takes the smaller or simpler one within the uncertainty.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, get_args
@@ -142,7 +146,7 @@ def why_chosen(
     share = 1.0 - faster.objective_s / chosen.objective_s
     best = min(candidates, key=lambda one: one.objective_s, default=faster)
     if against:
-        reason = f"but {against} is against it"
+        reason = f"but it is ruled out by {against}"
     elif may_be_as_fast(chosen.cases, faster.cases):
         reason = "which is within the uncertainty"
         simpler = simpler_option(chosen, faster)
@@ -192,7 +196,7 @@ def rule_of_choice(
     faster = [one for one in candidates if one.objective_s < chosen.objective_s]
     barred = [one for one in references if one.name not in known and one.objective_s < chosen.objective_s]
     sentences = []
-    for best, why in ((_best(faster), against), (_best(barred), against or "what you decided")):
+    for best, why in ((_best(faster), against), (_best(barred), against or "your options")):
         if best is not None:
             sentences.append(why_chosen(chosen, best, candidates=candidates, against=why, goal=goal))
     return " ".join(sentences)

@@ -14,6 +14,8 @@ Links count where they are slow. Orders in which a stage has no more microbatche
 1F1B, leave messages no slack: each stage waits for what goes to those behind it and comes back. So where messages make
 the order of the stages longer, choices at whose splits the busiest link has less and less to do are made, and the one
 is taken by which the order ends first (`order_bounds.earliest_ends`). With several segments a row links do not count.
+BERT-large on 64 V100 over 10 Gbit/s takes 1.20 s a step so, 1.41 s where bytes do not count. PipeDream's recurrence,
+the larger of each stage and each link, sees nothing of it: a message of 10 ms is less than a stage of 14 ms.
 
 A row with several segments does all of them for each microbatch: there the sums of rows are made equal, then the
 segments, and of several such splits the one is taken by which the schedule ends first.

@@ -25,9 +25,9 @@ uncertainty are taken before any of them (`choice.simplicity`). Two methods of 1
 because no gradient is too large for it, and "fp16" by its name only.
 
 A step is not all that a method changes: a target may take more samples. With 16 bits nothing of that is to be seen.
-PowerSGD may need more, and a search makes its step times that factor small
-(`docs/decisions/0011-a-lossy-step-counts-as-often-as-training-needs-it.md`). Below rank 4 the samples grow by more than
-the step can shrink, so lower ranks are tried by their names only.
+PowerSGD may need more, and a search makes its step times that factor small (`ASSUMED_FACTORS`). Bounds are of the step
+alone, which is no more than that. Below rank 4 the samples grow by more than the step can shrink, so lower ranks are
+tried by their names only.
 """
 
 import itertools
@@ -288,7 +288,8 @@ METHODS: tuple[Compression, ...] = (Compression(method="bf16"), Compression(meth
 ASSUMED_FACTORS: Mapping[int, float] = {4: 1.5, 2: 2.9, 1: 3.9}
 """Samples to a target with PowerSGD of a rank, over those with whole gradients.
 
-Source: benchmarks/wire_accuracy, medians of the slower of its two jobs. A higher rank is taken for rank 4.
+Source: benchmarks/wire_accuracy, medians of the slower of its two jobs: a factor that is too large costs a part of a
+gain, one that is too small the target. A higher rank is taken for rank 4.
 """
 
 

@@ -211,8 +211,8 @@ def make_plan(
     source, request = replace(source, global_batch_size=batch), replace(request, batch=batch)
     if source.seed is not None and not request.is_here:
         raise InputError(
-            f"--seed {source.seed}: of weights, order and dropout, on which no plan for a target cluster depends; "
-            "leave it out, and give it to `trimaran train`",
+            f"--seed {source.seed} has no effect with --cluster: it seeds weights, order and dropout; leave it out, "
+            "and give it to `trimaran train`",
             code="plan.seed-elsewhere",
             seed=source.seed,
         )

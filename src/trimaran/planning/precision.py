@@ -165,7 +165,7 @@ def _called(values: Mapping[str, Any]) -> str:
 def _usual(device: Device, networks: str = "decoders") -> ChosenPrecision:
     usual: tuple[Precision, ...] = ("bf16", "fp16")
     named = next((each for each in usual if each in device.compute), None)
-    return ChosenPrecision(name=named or "fp32", source=f"assumed: what {networks} are usually trained in; {_CHANGE}")
+    return ChosenPrecision(name=named or "fp32", source=f"assumed: usual for {networks}; {_CHANGE}")
 
 
 def _unpriced(reference: str, chosen: ChosenPrecision, known: Sequence[Precision]) -> str:

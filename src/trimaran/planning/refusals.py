@@ -15,6 +15,9 @@ parameters and 16 sequences of 8,192 tokens:
 
 What takes `SLOWEST` times the step of the fastest is no way. Where fewer than two are left, or all are on other
 hardware, pairs are tried; then the next larger device.
+
+Each change is planned, never said by rule: some that rules name do not fit. A host's memory is part of the machine's
+name (`4xrtx-4090@host_memory=256GiB`), so that every command and plan file has it.
 """
 
 import re

@@ -372,7 +372,7 @@ def check_loading(loading: Loading, *, workers: int | None) -> None:
     for option, value in (("--workers", workers), ("--host-cores", loading.host_cores)):
         if value is not None and not loads:
             raise InputError(
-                f"{option} {value} with --cluster is about loading, whose cost is not given: say --loader or --decode",
+                f"{option} {value} with --cluster needs the cost of loading: give --loader or --decode",
                 code="loading.no-cost",
                 option=option,
             )

@@ -14,6 +14,9 @@ finds such values, so that a look at the job can put them back, and see which of
 Compared are numbers, texts, tensors and arrays, and how far iterators are. Of a container of many entries only their
 number counts. Generators of Python and NumPy are put back, and not compared. torch's, and objects of libraries, are
 left alone: what a look cannot put back of these is seen by the same batch, which then gives another value.
+
+That batch is run after a look, and a job whose loss it changes is refused. Iterators that are replaced by ones that
+rewind would be other objects to code that calls their methods; a look in a forked process would lose threads and CUDA.
 """
 
 import argparse

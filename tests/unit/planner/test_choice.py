@@ -154,7 +154,7 @@ class TestRule:
 
     def test_what_goes_against_a_pin_is_told_apart(self) -> None:
         rule = rule_of_choice(self.SLOWER, [self.SLOWER], references=[self.BEST])
-        assert rule.endswith("but what you decided is against it.")
+        assert rule.endswith("but it is ruled out by your options.")
 
     def test_a_plan_for_a_target_says_its_goal(self) -> None:
         slow = candidate(REPLICAS, 30.0, 40.0, 50.0)

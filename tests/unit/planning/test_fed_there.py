@@ -156,7 +156,7 @@ def test_every_reference_of_a_fed_plan_is_fed_and_may_be_chosen() -> None:
     planned = trimaran.plan("lenet", cluster=CLUSTER, devices=2, batch=512, loading=CORES)
     found = planned.simulated.search
     assert found is not None
-    assert "what you decided" not in found.rule()
+    assert "your options" not in found.rule()
     assert all(one.strategy.feeding.workers for one in (*found.candidates, *found.references, found.baseline))
     assert found.bound_s <= min(one.objective_s for one in found.candidates)
 

@@ -13,6 +13,10 @@ has no effect on shapes or values, counts with the operation before it.
 
 Every kernel of forward and backward is given out, once: what a step takes is the sum of what its operations take. Left
 out: the update, which belongs to parameters.
+
+What autograd keeps is given out in the same way, as a graph that is captured on a CPU keeps what a CPU's kernels keep:
+gpt2:355m with four samples would need 31.6 GiB on an A100 in any precision, and needs 13.1 in fp32 and 11.1 in fp16.
+The graph's digest leaves these sizes out: what a plan means does not depend on where it runs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

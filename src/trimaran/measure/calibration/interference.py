@@ -16,6 +16,11 @@ The number of transfers of a round is fixed, so that all ranks post the same one
 transfers are under way, and asks after each piece whether they have ended. gloo says so of collectives only: for a
 message a thread waits. Messages through memory (`runtime/communication/shared_memory.py`) have no thread but the
 ranks', so nothing slows them down. Runs inside the ranks; imports torch.
+
+Two ranks on two cores, an all-reduce alone and while both compute: 16 bytes 0.4 and 12.6 ms on the loopback, 1 MiB 43.7
+and 54.9 ms over 200 Mb/s. So compute adds some 6 to 13 ms, a time slice, at every size; one factor on everything would
+make steps over slow links 1.34 times too short. Reductions to owners go as fast as alone, as a backward posts each
+after some compute; 32 posted at once next to products take 2.5 to 4 times as long, which no step shows.
 """
 
 import threading

@@ -26,6 +26,13 @@ The output layer costs the last stage as much as `w` layers. With layers of equa
 stage follows from giving each layer, one after another, to the stage that has least so far. Where stages have several
 chunks, chunks must be equal, but for the first and the last one, which may have one layer less (as Megatron counts the
 embedding and the loss as layers).
+
+Norms come before layers, as Megatron recomputes parts of a layer: of Nemotron-4 340B on 128 H100 with one layer a
+chunk, a layer is all of them, 14 % slower than what ran. Modules of PyTorch under FSDP2 have no switch for it.
+
+More devices are never slower at one batch, as the old strategy stays a candidate. At one batch a device they may be:
+replicas divide the batch, ranks with different experts the ranks of a stage, chunks the layers. Of 70 neighbouring
+numbers of nodes with experts 18 lose more than 5 % of a device's throughput, of 40 without experts none.
 """
 
 import functools

@@ -23,6 +23,9 @@ torchtitan
 
 Both say to try with and without recomputation of layers, so each of the two has its own first settings.
 
+That plan is the baseline of PlanBench, too. Least model parallelism with the largest microbatch that fits, a common
+rule, leaves pipelines with one microbatch, which nobody runs: any plan looks good next to that.
+
 Source:
     Narayanan et al., SC 2021, takeaways 1 to 3 of section 3; Korthikanti et al., arXiv:2205.05198, 2022, section 5
     (selective recomputation, sequence parallelism); NVIDIA Megatron Core, "Parallelism Strategies Guide", and Megatron

@@ -18,7 +18,9 @@ compute side by side, so that compute on the chain is compute, on whichever of t
 Bottleneck of a simulated step.
 
 On the rank that computes longest, the step is compute plus the time in which it waits. Waiting is put down to the
-collective that is under way, else to the pipeline (its bubble, or stages of unequal time).
+collective that is under way, else to the pipeline (its bubble, or stages of unequal time). It is the largest part, not
+the one whose halving saves most: that needs a simulation for each part, and its name changes with the size of the
+change. What a change saves is priced by planning again (`what_if.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

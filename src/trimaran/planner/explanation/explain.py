@@ -509,7 +509,7 @@ def _attempt(strategy: Strategy, reason: str, problem: Problem) -> tuple[Candida
         )
     against = problem.pins.objection(strategy)
     if against and not reason:
-        reason = f"{against} is against it"
+        reason = f"it is ruled out by {against}"
     if strategy.execution == "compiled" and not is_compiled_known(problem):
         return None, "compiled segments were not measured; --execution compiled measures them"
     try:

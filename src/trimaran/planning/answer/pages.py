@@ -213,13 +213,12 @@ def _print_missing_baselines(out: Console, found: Search[Any]) -> None:
 
 def _search_line(found: Search[Any]) -> str:
     end = "" if found.is_complete else ", stopped at its limit (--time-limit sets it)"
-    gap = "how much faster those that were rejected could be is not known"
+    gap = "no bound is known for rejected strategies"
     if found.gap is not None:
         share = f"{100 * found.gap:.1f} %"
-        more = "faster than" if share == "0.0 %" else f"more than {share} faster than"
+        gap = "the fastest row is optimal" if share == "0.0 %" else f"the fastest row is optimal within {share}"
         if found.gap >= 1.0:
-            more = f"more than {1.0 + found.gap:.1f} times as fast as"
-        gap = f"by lower bounds, nothing is {more} the fastest row"
+            gap = f"by lower bounds, a strategy may be up to {1.0 + found.gap:.1f} times as fast"
     return f"search: {format_seconds(found.seconds)}{end}; {gap}"
 
 
@@ -340,7 +339,7 @@ _CAUSES: Mapping[Cause, str] = {
     "batch": "as the batch does not divide",
     "time": "not simulated in the time of the search",
     "compiling": "as compiling takes longer than it saves",
-    "pin": "by what you decided",
+    "pin": "by your options",
     "split": "as the network has no such split",
     "inexact": "as they would train something else",
     "form": "as no program has that combination",

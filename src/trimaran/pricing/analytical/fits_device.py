@@ -12,6 +12,9 @@ A training program says little of what it keeps. Megatron sums gradients in 32 b
 recipes for performance tell it otherwise; the optimizer may keep 16 bits of its copy. So a strategy whose usual
 bookkeeping does not fit is judged with the leaner ones too (`LEANER`), the exact one first.
 
+Leaner types make no step faster: with a little more memory a strategy would keep 32 bits and exchange them, and a plan
+must not be slower for having more memory. Types that a user asks for are priced.
+
 Source:
     NVIDIA, NCCL documentation, environment variables: NCCL_BUFFSIZE is 4 MiB for each channel and direction. A channel
     has another 4.7 MiB for the protocol LL128 and 0.5 MiB for LL (src/include/device.h); there are 8 to 32 channels.

@@ -10,6 +10,10 @@ of encoder and decoder, heads other than that of a language model. A vision towe
 out, and the answer says so. Training programs of Megatron pad the vocabulary to a multiple of 128; the count of
 parameters is that of the network, without padding.
 
+Counts of parameters equal those of the model that transformers builds on the meta device, which tests show for the
+defaults of every type, published files and drawn networks. What changes the network and has no field in the shape is
+refused. transformers is not imported for its defaults: that takes a second, and torch.
+
 Source:
     huggingface/transformers 5, src/transformers/models/*/configuration_*.py and modeling_*.py: names, defaults, and
     which linear layers have biases.

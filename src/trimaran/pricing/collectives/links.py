@@ -25,6 +25,9 @@ Inside a node, groups have links of their devices for themselves; over PCIe they
 
 Left out: transfers of other kinds at the same time; flows that switches put on one link by chance; time in switches.
 
+Groups are counted rank by rank in arrays, so that no order of ranks needs a formula: all 210 pairs of degrees on 16,384
+devices take 0.1 s. A scorer with plain loops agrees (`tests/property/test_crossing_reference.py`).
+
 Source:
     NVIDIA, "Doubling all2all Performance with NVIDIA Collective Communication Library 2.12", 2022, for rails and PXN;
     Leiserson, "Fat-trees", 1985, for what a link above a subtree carries.

@@ -19,6 +19,9 @@ both asked here, of the same traced step. Software differs in the gradients:
 
 Left out: rounding and fragments of the allocator (a few per cent), batches that are loaded ahead, and workspaces of
 convolutions: which algorithm runs is not known, and torch takes one whose workspace fits in what is free.
+
+Source:
+    pytorch/pytorch, aten/src/ATen/native/cudnn/Conv_v8.cpp, `max_block_size`, for workspaces of convolutions.
 """
 
 from collections.abc import Sequence
@@ -152,12 +155,12 @@ def holds_words(software: Software) -> str:
 
     Example:
         >>> holds_words(Software())
-        'memory is of pytorch:2024: gradients, and a copy in buckets; --software trimaran: of its runtime, without copy'
+        'memory is of pytorch:2024, with gradients copied into buckets; --software trimaran: without the copy'
     """
     if software.gradient_views:
-        return "memory is of Trimaran's runtime: gradients once; --software pytorch: of its DDP, with a copy in buckets"
+        return "memory is of Trimaran's runtime, with gradients once; --software pytorch: with DDP's copy in buckets"
     name = software.text
-    return f"memory is of {name}: gradients, and a copy in buckets; --software trimaran: of its runtime, without copy"
+    return f"memory is of {name}, with gradients copied into buckets; --software trimaran: without the copy"
 
 
 def _owned_bytes(memory: StepMemory, devices: int, summed_bytes: int) -> int:

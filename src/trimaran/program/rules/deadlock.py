@@ -13,6 +13,11 @@ graph, and the program runs to its end exactly when this graph has no cycle. An 
 
 Rules 8 and 9 say which instructions of different ranks meet. The n-th send on a channel `(source rank, destination
 rank)` meets the n-th receive on it. The n-th collective of a group on one member meets the n-th on the others.
+
+A channel is an ordered pair of ranks because NCCL runs what is posted on one communicator in order: in 1F1B a rank
+sends an activation while its neighbour sends a gradient back, and in one queue each would wait for the other. Coalesced
+pairs of send and receive, as Megatron posts them, tie messages together that need not wait. What deadlocks only where
+the host blocks is refused everywhere, so that one program serves CPUs and GPUs.
 """
 
 import itertools

@@ -3,6 +3,9 @@
 The file is complete in itself. A policy in its head forbids every load, and every script but the one of `page.js`,
 which is named by its digest; so a text that somehow escaped `trimaran.base.html` would still not run. Charts are SVG
 in the page and do without a script; the timeline alone needs it.
+
+Chart libraries were left out: plotly is 3.5 MB in each file, Bokeh and Vega-Lite are about 1 MB and a second way to
+draw, pictures of matplotlib have no text or tables.
 """
 
 import base64

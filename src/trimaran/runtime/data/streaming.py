@@ -11,6 +11,10 @@ them end an epoch at the same step.
 
 What a stream draws from the global generators is seeded by epoch and global batch, so that it is the same on every
 rank, and in a run that continues. Such a run goes on by the stream's own state; one without begins its epoch again.
+
+Rejected: what each rank's shard gives (other batches for each number of ranks); one rank that reads and sends (faster
+only where links are faster than decoding); a digest of the first samples alone (a stream that differs later would train
+silently); reading again up to the place of a checkpoint (more code than all else here).
 """
 
 import copy

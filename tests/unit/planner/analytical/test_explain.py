@@ -47,7 +47,7 @@ def test_what_is_faster_than_a_pinned_plan_is_said_to_be() -> None:
     assert answer.other is not None
     assert answer.other.candidate.step_time_s < pinned.chosen.candidate.step_time_s
     assert "% faster" in answer.conclusion
-    assert "what you decided is against it" in answer.conclusion
+    assert "ruled out by your options" in answer.conclusion
 
 
 def test_the_plan_itself_is_recognized() -> None:
@@ -81,4 +81,4 @@ def test_what_binds_is_the_largest_part() -> None:
 
 def test_the_fastest_needs_no_rule_and_a_pinned_one_says_that_it_is_pinned() -> None:
     assert not explained().rule
-    assert "what you decided is against it" in explained(pins=builders.pins_of_degrees(pipeline=16)).rule
+    assert "ruled out by your options" in explained(pins=builders.pins_of_degrees(pipeline=16)).rule
