@@ -135,11 +135,10 @@ def foretold(
             ends = predict_amounts(base.points, (batch,), (float(variance),), constants=constants)[:, 0]
             found.append(
                 LeftOut(
-                    global_batch=batch,
+                    global_batch_size=batch,
                     measured=point.amount,
                     predicted=float(ends[1]),
-                    low=float(ends[0]),
-                    high=float(ends[2]),
+                    interval=(float(ends[0]), float(ends[2])),
                     inside=min(held) < batch < max(held),
                 )
             )
@@ -156,7 +155,7 @@ def say(title: str, points: Sequence[LeftOut]) -> None:
         if some:
             errors = [abs(point.error) for point in some]
             covered = statistics.fmean(float(point.covered) for point in some)
-            width = np.median([math.log(point.high / point.low) for point in some])
+            width = np.median([math.log(point.interval[1] / point.interval[0]) for point in some])
             print(
                 f"{title + name:28s} {len(some):3d} points: mean {statistics.fmean(errors):.1%}, "
                 f"median {statistics.median(errors):.1%}, covered {covered:.1%}, median width {width:.2f}"

@@ -30,7 +30,8 @@ from trimaran.planning.answer.evidence import Simulated  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import PlanRequest, parse_request  # noqa: E402
 from trimaran.pricing.noise import Noise  # noqa: E402
-from trimaran.report.run_report import noise_document, noise_line  # noqa: E402
+from trimaran.program.json_files import to_plain  # noqa: E402
+from trimaran.report.run_report import noise_interval, noise_line  # noqa: E402
 
 KINDS = tuple(family.name for family in FAMILIES)
 JOBS = ("digits", "digits-resnet", "digits-branches", "text-lstm", "text-gpt", "wide")
@@ -118,7 +119,7 @@ def main() -> None:
         print(format_cell(cells[-1]), flush=True)
         write_document(document(cells, environment, noise), options.output)
     print(format_summary(cells))
-    print(noise_line(noise))
+    print(noise_line(noise_interval(noise)))
     print(environment_line(environment))
 
 
@@ -237,7 +238,7 @@ def document(cells: Sequence[Cell], environment: dict[str, Any], noise: Noise | 
     return {
         "schema_version": 2,
         "environment": environment,
-        "noise": noise_document(noise),
+        "noise": to_plain(noise_interval(noise)),
         "cells": [
             {
                 "job": cell.job,

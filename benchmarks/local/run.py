@@ -31,11 +31,12 @@ from trimaran.measure.costs import measure_costs  # noqa: E402
 from trimaran.planner.candidates import Candidate, PricedJob, evaluate  # noqa: E402
 from trimaran.planner.pipeline_stages import split_stages  # noqa: E402
 from trimaran.pricing.transfers import collectives_at_once  # noqa: E402
+from trimaran.program.json_files import to_plain  # noqa: E402
 from trimaran.program.lowering.lower import lower_evaluation  # noqa: E402
 from trimaran.program.strategy import Strategy  # noqa: E402
 from trimaran.report.breakdown import PHASES  # noqa: E402
 from trimaran.report.comparison import Comparison, compare  # noqa: E402
-from trimaran.report.run_report import noise_document, noise_line  # noqa: E402
+from trimaran.report.run_report import noise_interval, noise_line  # noqa: E402
 
 RESAMPLES = 1000
 NETWORKS = ("cnn", "unet", "lstm", "gpt")
@@ -98,7 +99,7 @@ def main() -> None:
     cases = [case for network in NETWORKS for case in run_network(network, options.blocks)]
     print(format_cases(cases))
     print(format_kinds(cases))
-    print(noise_line(noise_here(ranks=2)))
+    print(noise_line(noise_interval(noise_here(ranks=2))))
     if options.phases_only:
         kept = json.loads(options.output.read_text()) | {"phases": phases_document(cases)}
         options.output.write_text(json.dumps(kept, indent=1) + "\n")
@@ -150,7 +151,7 @@ def format_kinds(cases: list[Case]) -> str:
     kinds = list(dict.fromkeys(kind.kind.value for case in cases for kind in case.comparison.kinds))
     rows = ["| network | strategy | " + " | ".join(kinds) + " |", "|" + "---|" * (2 + len(kinds))]
     for case in cases:
-        errors = {kind.kind.value: kind.each.error for kind in case.comparison.kinds}
+        errors = {kind.kind.value: kind.error for kind in case.comparison.kinds}
         cells = ["–" if errors.get(kind) is None else f"{errors[kind]:+.0%}" for kind in kinds]
         rows.append(f"| {case.network} | {case.candidate.strategy.name} | " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"
@@ -182,7 +183,7 @@ def document(cases: list[Case]) -> dict[str, Any]:
         "schema_version": 1,
         "phases": phases_document(cases),
         "environment": describe_environment(devices=2),
-        "noise": noise_document(noise_here(ranks=2)),
+        "noise": to_plain(noise_interval(noise_here(ranks=2))),
         "cases": [
             {
                 "network": case.network,
@@ -193,9 +194,9 @@ def document(cases: list[Case]) -> dict[str, Any]:
                 "error": case.comparison.step.error,
                 "kinds": {
                     kind.kind.value: {
-                        "predicted_s": kind.each.predicted_s,
-                        "measured_s": kind.each.measured_s,
-                        "error": kind.each.error,
+                        "predicted_s": kind.predicted_s,
+                        "measured_s": kind.measured_s,
+                        "error": kind.error,
                     }
                     for kind in case.comparison.kinds
                 },

@@ -39,7 +39,7 @@ def test_a_curve_file_and_a_drawing_are_written(tmp_path: Path) -> None:
     described = ("--network", "digits", "--samples-per-epoch", "1437")
     arguments = ("curve", "runs.csv", "--output", "mine.toml", "--plot", "mine.svg", *described)
     printed = trimaran(*arguments, cwd=tmp_path).stdout
-    assert "Bcrit 512" in printed
+    assert "Bcrit: 512" in printed
     assert max(len(line.rstrip()) for line in printed.splitlines()) <= 80
     drawing = ElementTree.parse(tmp_path / "mine.svg").getroot()
     dots = [shape for shape in drawing.iter() if shape.tag.endswith("circle")]

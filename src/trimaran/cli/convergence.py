@@ -28,7 +28,6 @@ from trimaran.cli.output import (
     console,
     errors_reported,
     print_document,
-    print_json,
     progress_shown,
     write_plot,
 )
@@ -58,38 +57,45 @@ def curve(
     """Fit a convergence curve: training that each global batch needs, with intervals, and how far to trust it."""
     with errors_reported(as_json=as_json):
         from trimaran.base.errors import InputError
-        from trimaran.convergence.files import doubling_ratios, write_curve
+        from trimaran.convergence.files import write_curve
         from trimaran.planning.requests import parse_counts
-        from trimaran.report import convergence_curve as curve_views
-        from trimaran.report.convergence_curve import catalog_document, study_catalog, study_curve, study_document
+        from trimaran.program.json_files import to_plain
+        from trimaran.report.convergence_curve import (
+            catalog_page,
+            curve_named,
+            curve_page,
+            job_of,
+            study_catalog,
+            study_curve,
+        )
+        from trimaran.report.page.terminal import print_page
+        from trimaran.report.tables import print_next
 
+        out = console()
         if list_names or name is None:
             if any(given is not None for given in (name, at, plot, output, network, samples_per_epoch)):
                 raise InputError("name a table or a curve; --list stands alone")
-            studies, quality = study_catalog()
+            catalog = study_catalog()
             if as_json:
-                print_json(catalog_document(studies, quality, doubling_ratios()))
+                print_document(to_plain(catalog))
             else:
-                curve_views.print_catalog(console(), studies, quality, doubling_ratios())
+                print_page(out, catalog_page(catalog))
+                print_next(out, ["trimaran", "curve", catalog.curves[0].name], "to show one, such as")
             return
         check_plot(plot)
         batches = () if at is None else parse_counts(at, what="batches")
-        study = study_curve(name, batches, network=network, samples_per_epoch=samples_per_epoch)
+        found = curve_named(name, network=network, samples_per_epoch=samples_per_epoch)
+        study = study_curve(name, found, batches)
         if output is not None:
-            write_curve(output, study.curve.table)
-        if plot is not None:
-            from trimaran.report.convergence_curve import plot as draw
-            from trimaran.report.svg import write_drawing
-
-            write_drawing(plot, draw(study))
+            write_curve(output, found.table)
+        write_plot(plot, study)
         if as_json:
-            print_document(study_document(study))
+            print_document(to_plain(study))
         else:
             from trimaran.cli.following import following
-            from trimaran.report.tables import print_next
 
-            out, known = console(), curve_views.job_of(study)
-            curve_views.print_curve(out, study)
+            known = job_of(study)
+            print_page(out, curve_page(study))
             there = {"cluster": "dgx-a100", "objective": "time", "curve": str(output or name)}
             words = following("plan", known or "JOB", without=("--output",), **there)
             print_next(out, words, "" if known else "with your job in place of JOB")
@@ -148,7 +154,7 @@ def converge(
         from trimaran.jobs.resolve import JobSource
         from trimaran.measure.convergence.batches import parse_batches
         from trimaran.program.json_files import to_plain
-        from trimaran.report.convergence_runs import convergence_view
+        from trimaran.report.convergence_runs import converge_page
 
         request = ConvergeRequest(
             batches=None if batches is None else parse_batches(batches),
@@ -170,10 +176,11 @@ def converge(
             print_document(to_plain(converged))
         else:
             from trimaran.cli.following import following
+            from trimaran.report.page.terminal import print_page
             from trimaran.report.tables import print_next
 
             out = console()
-            out.print(convergence_view(converged))
+            print_page(out, converge_page(converged))
             # Options of plan that are called so mean something else.
             other = ("--batches", "--schedule", "--time-limit", "--output")
             print_next(out, following("plan", without=other, objective="time", curve=converged.curve_file))
@@ -228,7 +235,7 @@ def crossover(
             from trimaran.report.tables import print_next
 
             out = console()
-            print_page(out, crossover_page(found))
+            print_page(out, crossover_page(found), on_a_screen=True)
             if found.curve is None:
                 print_next(out, ["trimaran", "curve", "--list"], "for the names of curves")
             else:

@@ -112,11 +112,12 @@ def scale(
         if as_json:
             print_document(to_plain(found))
         else:
-            from trimaran.report.scaling import print_study
+            from trimaran.report.page.terminal import print_page
+            from trimaran.report.scaling import scale_page
             from trimaran.report.tables import print_next
 
             out = console()
-            print_study(out, found)
+            print_page(out, scale_page(found))
             print_next(out, _next(found, software, loads=loading.read().is_given))
 
 

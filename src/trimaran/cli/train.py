@@ -145,8 +145,8 @@ def train(
         from trimaran.planning.loaded_plans import check_runs_here
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.requests import parse_target
+        from trimaran.program.json_files import to_plain
         from trimaran.program.strategy import Strategy
-        from trimaran.report.run_report import report_document
 
         # Before the plan, which may take long to make.
         check_starts_ranks(os.environ)
@@ -198,7 +198,7 @@ def train(
                 how["stopped"] = asdict(stopped) | {"signal": signal_name(stopped.signal)}
             if trained.unwritten:
                 how["unwritten"] = trained.unwritten
-            print_json(report_document(trained.report) | how)
+            print_json(to_plain(trained.report) | how)
         else:
             print_trained(out, trained)
             if stopped is None:

@@ -7,7 +7,9 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
+from trimaran.base.decoding import Count, Positive
 from trimaran.base.errors import InputError
 from trimaran.convergence.curve_fit import (
     FEW,
@@ -257,19 +259,18 @@ class LeftOut:
     """A point predicted from the others.
 
     Attributes:
-        global_batch: of the point [samples]
+        global_batch_size: of the point [samples]
         measured: its amount
         predicted: from the others
-        low: lower end of 90 %
-        high: upper end of 90 %
+        interval: 90 % of that
         inside: others lie on both sides
     """
 
-    global_batch: int
-    measured: float
-    predicted: float
-    low: float
-    high: float
+    derived: ClassVar = ("error", "covered")
+    global_batch_size: Count
+    measured: Positive
+    predicted: Positive
+    interval: tuple[Positive, Positive]
     inside: bool
 
     @property
@@ -280,7 +281,7 @@ class LeftOut:
     @property
     def covered(self) -> bool:
         """Whether the interval contains the measured value."""
-        return self.low <= self.measured <= self.high
+        return self.interval[0] <= self.measured <= self.interval[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,23 +293,34 @@ class Quality:
         left_out: every point that was left out
     """
 
-    rms: float | None
-    left_out: tuple[LeftOut, ...]
+    derived: ClassVar[tuple[str, ...]] = (
+        "leave_one_out_mean",
+        "leave_one_out_mean_inside",
+        "coverage_90",
+        "points_left_out",
+    )
+    rms: Positive | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
-    def mean(self) -> float | None:
+    def leave_one_out_mean(self) -> float | None:
         """Mean of the size of the errors over all points left out."""
         return _mean([abs(point.error) for point in self.left_out])
 
     @property
-    def mean_inside(self) -> float | None:
+    def leave_one_out_mean_inside(self) -> float | None:
         """The same over points that have others on both sides."""
         return _mean([abs(point.error) for point in self.left_out if point.inside])
 
     @property
-    def coverage(self) -> float | None:
+    def coverage_90(self) -> float | None:
         """Share of the points left out that lie in their 90 % interval."""
         return _mean([float(point.covered) for point in self.left_out])
+
+    @property
+    def points_left_out(self) -> int:
+        """How many these figures are over."""
+        return len(self.left_out)
 
 
 def leave_one_out(table: CurveTable) -> tuple[LeftOut, ...]:
@@ -335,11 +347,10 @@ def leave_one_out(table: CurveTable) -> tuple[LeftOut, ...]:
         low, middle, high = predict_amounts(others, (point.global_batch,), extra)[:, 0]
         found.append(
             LeftOut(
-                global_batch=point.global_batch,
+                global_batch_size=point.global_batch,
                 measured=point.amount,
                 predicted=float(middle),
-                low=float(low),
-                high=float(high),
+                interval=(float(low), float(high)),
                 inside=0 < number < len(points) - 1,
             )
         )

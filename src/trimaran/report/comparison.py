@@ -16,7 +16,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import ClassVar
 
+from trimaran.base.decoding import Count, Real
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import WAIT, Timeline
 from trimaran.program.types import Kind, Program
@@ -32,8 +34,9 @@ class Figure:
         measured_s: as it was [s]; None where nobody could see it
     """
 
-    predicted_s: float
-    measured_s: float | None
+    derived: ClassVar = ("error",)
+    predicted_s: Real
+    measured_s: Real | None
 
     @property
     def error(self) -> float | None:
@@ -75,20 +78,18 @@ class RankComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KindComparison:
-    """The instructions of one kind.
+class KindComparison(Figure):
+    """The instructions of one kind: median duration of one of the observed, in both columns.
 
     Attributes:
         kind: the kind
         count: instructions of it in a step
         observed: those of them with a measured duration
-        each: median duration of one of the observed, in both columns
     """
 
     kind: Kind
-    count: int
-    observed: int
-    each: Figure
+    count: Count
+    observed: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +225,10 @@ def _by_kind(program: Program, instructions: Mapping[str, Figure]) -> tuple[Kind
 def _kind(kind: Kind, figures: Sequence[Figure]) -> KindComparison:
     measured = [figure.measured_s for figure in figures if figure.measured_s is not None]
     observed = [figure for figure in figures if figure.measured_s is not None] or figures
-    each = Figure(
-        predicted_s=median(figure.predicted_s for figure in observed), measured_s=median(measured) if measured else None
+    return KindComparison(
+        kind=kind,
+        count=len(figures),
+        observed=len(measured),
+        predicted_s=median(figure.predicted_s for figure in observed),
+        measured_s=median(measured) if measured else None,
     )
-    return KindComparison(kind=kind, count=len(figures), observed=len(measured), each=each)

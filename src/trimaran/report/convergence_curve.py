@@ -1,96 +1,180 @@
-"""A convergence curve with what was asked of it."""
+"""A convergence curve with what was asked of it: how much training each batch needs, and its page."""
 
 import math
-import textwrap
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
-
+from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.errors import InputError
 from trimaran.base.html import DataTable
 from trimaran.base.units import format_span
 from trimaran.convergence.curve import Curve, LeftOut, Quality, leave_one_out, pooled
 from trimaran.convergence.curve_fit import noise_of_single_runs
-from trimaran.convergence.files import DoublingRatio, catalog_names, find_curve
-from trimaran.convergence.types import LARGEST_BATCH, Need, oddities, same_data
+from trimaran.convergence.files import DoublingRatio, catalog_names, doubling_ratios, find_curve
+from trimaran.convergence.types import Need, Unit, oddities, same_data
+from trimaran.jobs.learning_rate import Recipe
 from trimaran.networks.names import parse_network
-from trimaran.program.json_files import finite, to_plain
-from trimaran.report.page.charts import SERIES_COLOURS, ChartAxis, Series, chart_file, curve_chart, plain_number
-from trimaran.report.tables import frame_table, print_next, table_view
+from trimaran.program.json_files import finite
+from trimaran.report.page.charts import SERIES_COLOURS, ChartAxis, LimitLine, Series, curve_chart, plain_number
+from trimaran.report.page.layout import Chart, Page, Section, Words, those_known
 
 _FAR_BELOW = 90.0
 """Bcrit is sought down to a hundredth of the smallest batch."""
 
+Ends = tuple[Positive | None, Positive | None]
+"""A 90 % interval; None: infinite, or not known."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Training that one batch needs.
+class CurvePoint:
+    """Training that a measured batch needed, in the unit of the curve.
 
     Attributes:
-        global_batch: samples of one update
-        need: in the unit of the table
+        global_batch_size: samples of an update
+        amount: mean over the runs
+        interval: 90 % of what the curve predicts there
+        predicted: by the curve
+        form: by E0 (1 + B / Bcrit)
+        runs: that reached the target
+        deviation: standard deviation over them; None where it is not known
+        values: of each, where they are known
+        failed: runs that did not reach it
     """
 
-    global_batch: int
-    need: Need
+    global_batch_size: Count
+    amount: Positive
+    interval: Ends
+    predicted: Positive
+    form: Positive
+    runs: Count = 1
+    deviation: Positive | None = None
+    values: tuple[Positive, ...] = ()
+    failed: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurveStudy:
+class AskedBatch:
+    """Training that a batch needs, in the unit of the curve and in each other that its table knows.
+
+    Attributes:
+        global_batch_size: samples of an update
+        amount: in the unit of the curve
+        interval: 90 %
+        epochs: None where the table does not say how many samples an epoch has
+        epochs_interval: 90 %
+        samples: None where they are not known
+        samples_interval: 90 %
+        steps: updates; None where they are not known
+        steps_interval: 90 %
+        source: "measured: …", "interpolated: …" or "extrapolated: …"
+        warnings: such as a batch beyond the data
+    """
+
+    global_batch_size: Count
+    amount: Positive
+    interval: Ends
+    epochs: Positive | None = None
+    epochs_interval: Ends | None = None
+    samples: Positive | None = None
+    samples_interval: Ends | None = None
+    steps: Positive | None = None
+    steps_interval: Ends | None = None
+    source: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveStudy(Quality):
     """A curve, how well it predicts, and what was asked.
 
     Attributes:
         name: in the catalog, or of the file
-        curve: with its table
-        quality: leave-one-out figures
-        asked: batches that were asked for
+        task: network, data and target
+        unit: of the amounts
+        network: reference of the network or job that it holds for; None: any
+        source: of the points
+        projection: a study's projections rather than measurements
+        samples_per_epoch: of the training data; None where it is not known
+        tokens_per_sample: length of a sample [tokens]; None where it is not known
+        target: value of the metric that was reached; None where it is not known
+        recipe: how the learning rate followed the batch; None where it is not known
+        e0: that small batches need
+        e0_interval: 90 %
+        b_crit: batch that needs twice as much [samples]; None: infinite
+        b_crit_interval: 90 %
+        points: by rising batch, at least one
+        at: batches that were asked for
+        warnings: about the points and about the batches that were asked for
     """
 
+    derived: ClassVar[tuple[str, ...]] = (*Quality.derived, "range")
     name: str
-    curve: Curve
-    quality: Quality
-    asked: tuple[Asked, ...] = ()
+    task: str
+    unit: Unit
+    network: str | None = None
+    source: str
+    projection: bool = False
+    samples_per_epoch: Count | None = None
+    tokens_per_sample: Count | None = None
+    target: Real | None = None
+    recipe: Recipe | None = None
+    e0: Positive
+    e0_interval: Ends = (None, None)
+    b_crit: Positive | None
+    b_crit_interval: Ends = (None, None)
+    points: tuple[CurvePoint, ...]
+    at: tuple[AskedBatch, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.points:
+            raise ValueError("a curve has at least one point")
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings about the points, notes of their source, and warnings about the batches asked for."""
-        table = self.curve.table
-        projection = ("a study's projection, not measured",) if table.projection else ()
-        found = [*projection, *oddities(table), *self._of_fit(), *table.notes]
-        for asked in self.asked:
-            found += [warning for warning in asked.need.warnings if warning not in found]
-        return tuple(found)
-
-    def _of_fit(self) -> tuple[str, ...]:
-        fit, points, found = self.curve.fit, self.curve.table.points, []
-        if len(points) > 1 and math.isinf(fit.b_crit):
-            found.append("the amounts do not rise with the batch: Bcrit lies beyond what was measured")
-        if fit.b_crit < points[0].global_batch / _FAR_BELOW:
-            found.append("the amounts rise as fast as the batch: E0 and Bcrit lie below what was measured, not known")
-        noise = 0.0 if self.curve.table.projection else noise_of_single_runs(points)
-        if noise:
-            found.append(f"single runs jump by more than is usual, as if they strayed by {noise:.0%}: taken as noisy")
-        return tuple(found)
+    def range(self) -> tuple[int, int]:
+        """Smallest and largest measured batch [samples]."""
+        return self.points[0].global_batch_size, self.points[-1].global_batch_size
 
 
-def study_curve(
-    name_or_path: str, at: tuple[int, ...] = (), *, network: str | None = None, samples_per_epoch: int | None = None
-) -> CurveStudy:
-    """Study one curve.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveCatalog:
+    """Every curve of the catalog, and how well the measured ones predict together.
+
+    Attributes:
+        curves: by name
+        ratios: projections that are no curves
+    """
+
+    derived: ClassVar = ("catalog",)
+    curves: tuple[CurveStudy, ...]
+    ratios: tuple[DoublingRatio, ...]
+
+    @property
+    def together(self) -> Quality:
+        """Of all measured curves; the form passes through one or two points, which would flatter it."""
+        measured = [study for study in self.curves if study.left_out and not study.projection]
+        return pooled([(study, len(study.points)) for study in measured])
+
+    @property
+    def catalog(self) -> dict[str, float | None]:
+        """The figures of that."""
+        quality = self.together
+        return {name: getattr(quality, name) for name in ("rms", *Quality.derived)}
+
+
+def curve_named(name_or_path: str, *, network: str | None = None, samples_per_epoch: int | None = None) -> Curve:
+    """A curve with what is known of its data.
 
     Args:
         name_or_path: of the catalog, or a curve file or a table of runs
-        at: batches that are asked for
         network: that the curve holds for; None: as its table says
         samples_per_epoch: of its data; None: as its table says. Rows of the table are not made comparable by it
 
     Raises:
-        InputError: it is not there or no curve, a batch is none, or an epoch holds another number of samples
+        InputError: it is not there or no curve, or an epoch holds another number of samples
     """
     curve = find_curve(name_or_path)
     own = curve.table.samples_per_epoch
@@ -104,344 +188,98 @@ def study_curve(
         network=curve.table.network if network is None else network,
         samples_per_epoch=samples_per_epoch or own,
     )
-    curve = replace(curve, table=known)
-    name = name_or_path if name_or_path in catalog_names() else Path(name_or_path).stem
-    asked = tuple(Asked(global_batch=batch, need=need) for batch, need in zip(at, curve.needs(at), strict=True))
-    return CurveStudy(name=name, curve=curve, quality=_quality(curve), asked=asked)
+    return replace(curve, table=known)
 
 
-def study_catalog() -> tuple[tuple[CurveStudy, ...], Quality]:
-    """Every curve of the catalog, and how well measured ones predict together."""
-    found = tuple(study_curve(name) for name in catalog_names())
-    # The form passes through one or two points: they would flatter it.
-    measured = [study for study in found if study.quality.left_out and not study.curve.table.projection]
-    return found, pooled([(study.quality, len(study.curve.table.points)) for study in measured])
-
-
-def _quality(curve: Curve) -> Quality:
-    # The form passes through a single point whatever it is.
-    rms = curve.fit.rms if len(curve.table.points) > 1 else None
-    return Quality(rms=rms, left_out=leave_one_out(curve.table))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A convergence curve as one JSON object
-
-
-def study_document(study: CurveStudy) -> dict[str, object]:
-    """A study as JSON data. Amounts are in `unit`; null is infinite, or not known.
+def study_curve(name_or_path: str, curve: Curve, at: Sequence[int] = ()) -> CurveStudy:
+    """Study one curve.
 
     Args:
-        study: of one curve
+        name_or_path: where it is from
+        curve: to study
+        at: batches that are asked for
+
+    Raises:
+        InputError: a batch is none
     """
-    curve, table = study.curve, study.curve.table
+    table, fit = curve.table, curve.fit
+    asked = [_asked(curve, batch, need) for batch, need in zip(at, curve.needs(tuple(at)), strict=True)]
     needs = curve.needs(tuple(point.global_batch for point in table.points))
-    return {
-        "name": study.name,
-        "task": table.task,
-        "unit": table.unit,
-        "network": table.network or None,
-        "source": table.source,
-        "projection": table.projection,
-        "samples_per_epoch": table.samples_per_epoch,
-        "tokens_per_sample": table.tokens_per_sample,
-        "target": table.target,
-        "recipe": None if table.recipe is None else to_plain(table.recipe),
-        **_fit_document(curve),
-        **quality_document(study.quality),
-        "range": list(curve.range),
-        "points": [
-            {
-                "global_batch_size": point.global_batch,
-                "amount": point.amount,
-                "interval": [need.low, need.high],
-                "predicted": need.amount,
-                "form": curve.fit.e0 * (1 + point.global_batch / curve.fit.b_crit),
-                "runs": point.runs,
-                "deviation": point.deviation,
-                "values": list(point.values),
-                "failed": point.failed,
-            }
-            for point, need in zip(table.points, needs, strict=True)
-        ],
-        "left_out": [
-            {
-                "global_batch_size": point.global_batch,
-                "measured": point.measured,
-                "predicted": point.predicted,
-                "interval": [point.low, point.high],
-                "error": point.error,
-                "inside": point.inside,
-                "covered": point.covered,
-            }
-            for point in study.quality.left_out
-        ],
-        "at": [need_document(curve, asked.global_batch, asked.need) for asked in study.asked],
-        "warnings": list(study.warnings),
-    }
-
-
-def need_document(curve: Curve, batch: int, need: Need) -> dict[str, object]:
-    """Training that a batch needs as JSON data, in every unit that the table knows.
-
-    Args:
-        curve: it comes from
-        batch: samples of one update
-        need: in the unit of the table
-    """
-    found: dict[str, object] = {"global_batch_size": batch, "amount": need.amount, "interval": [need.low, need.high]}
-    for unit in ("epochs", "samples", "steps"):
-        try:
-            other: Need | None = getattr(curve, unit)(batch)
-        except InputError:
-            other = None
-        found[unit] = None if other is None else other.amount
-        found[f"{unit}_interval"] = None if other is None else [other.low, other.high]
-    return found | {"source": need.source, "warnings": list(need.warnings)}
-
-
-def quality_document(quality: Quality) -> dict[str, object]:
-    """Figures of one or several curves as JSON data; null where nothing can be left out."""
-    return {
-        "rms": quality.rms,
-        "leave_one_out_mean": quality.mean,
-        "leave_one_out_mean_inside": quality.mean_inside,
-        "coverage_90": quality.coverage,
-        "points_left_out": len(quality.left_out),
-    }
-
-
-def catalog_document(
-    studies: Sequence[CurveStudy], quality: Quality, ratios: Sequence[DoublingRatio]
-) -> dict[str, object]:
-    """The catalog as JSON data.
-
-    Args:
-        studies: of every curve
-        quality: of the measured ones together
-        ratios: projections that are no curves
-    """
-    return {
-        "curves": [
-            {
-                "name": study.name,
-                "task": study.curve.table.task,
-                "unit": study.curve.table.unit,
-                "network": study.curve.table.network or None,
-                "points": len(study.curve.table.points),
-                "range": list(study.curve.range),
-                "projection": study.curve.table.projection,
-                **_fit_document(study.curve),
-                **quality_document(study.quality),
-                "source": study.curve.table.source,
-                "warnings": list(study.warnings),
-            }
-            for study in studies
-        ],
-        "ratios": [to_plain(ratio) for ratio in ratios],
-        "catalog": quality_document(quality),
-    }
-
-
-def _fit_document(curve: Curve) -> dict[str, object]:
-    fit = curve.fit
-    return {
-        "e0": fit.e0,
-        "e0_interval": list(fit.e0_interval),
-        "b_crit": finite(fit.b_crit),
-        "b_crit_interval": [finite(end) for end in fit.b_crit_interval],
-    }
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A convergence curve as tables and lines for people, within 80 columns
-
-
-def points_table(study: CurveStudy) -> Table:
-    """Each measured batch: what it needs, what the form and the other points say of it."""
-    curve, unit = study.curve, study.curve.table.unit
-    left_out = {point.global_batch: point for point in study.quality.left_out}
-    rows = []
-    for point in curve.table.points:
-        form = curve.fit.e0 * (1 + point.global_batch / curve.fit.b_crit)
-        spread = "" if point.deviation is None or point.runs < 2 else f"{point.deviation / point.amount:.1%}"
-        rows.append(
-            (
-                f"{point.global_batch:,}",
-                figure(point.amount),
-                str(point.runs),
-                spread,
-                f"{form / point.amount - 1:+.1%}",
-                _leave_one_out(left_out.get(point.global_batch)),
+    said = [*(["a study's projection, not measured"] if table.projection else []), *oddities(table), *_of_fit(curve)]
+    said += table.notes
+    return CurveStudy(
+        name=name_or_path if name_or_path in catalog_names() else Path(name_or_path).stem,
+        task=table.task,
+        unit=table.unit,
+        network=table.network or None,
+        source=table.source,
+        projection=table.projection,
+        samples_per_epoch=table.samples_per_epoch,
+        tokens_per_sample=table.tokens_per_sample,
+        target=table.target,
+        recipe=table.recipe,
+        e0=fit.e0,
+        e0_interval=fit.e0_interval,
+        b_crit=finite(fit.b_crit),
+        b_crit_interval=(finite(fit.b_crit_interval[0]), finite(fit.b_crit_interval[1])),
+        # The form passes through a single point whatever it is.
+        rms=fit.rms if len(table.points) > 1 else None,
+        left_out=leave_one_out(table),
+        points=tuple(
+            CurvePoint(
+                global_batch_size=point.global_batch,
+                amount=point.amount,
+                interval=(need.low, need.high),
+                predicted=need.amount,
+                form=fit.e0 * (1 + point.global_batch / fit.b_crit),
+                runs=point.runs,
+                deviation=point.deviation,
+                values=point.values,
+                failed=point.failed,
             )
-        )
-    columns = ("batch", unit, "runs", "spread", "form", "leave-one-out error")
-    return table_view(
-        DataTable(columns=columns, rows=rows, words=frozenset()),
-        "Measured batches",
-        f"{unit}: to the target; spread: standard deviation of the runs\n"
-        "form: error of E(B) = E0 (1 + B / Bcrit)\n"
-        "leave-one-out error: of the curve through the other points, with its 90 % interval; !: the measurement is "
-        "outside",
+            for point, need in zip(table.points, needs, strict=True)
+        ),
+        at=tuple(asked),
+        warnings=tuple(dict.fromkeys([*said, *(warning for entry in asked for warning in entry.warnings)])),
     )
 
 
-def asked_table(study: CurveStudy) -> Table:
-    """Training that each batch that was asked for needs."""
-    unit = study.curve.table.unit
-    rows = [
-        (
-            f"{asked.global_batch:,}",
-            figure(asked.need.amount),
-            format_span(figure(asked.need.low), figure(asked.need.high), to="–"),
-            asked.need.source,
-        )
-        for asked in study.asked
-    ]
-    table = DataTable(columns=("batch", unit, "interval", ""), rows=rows, words=frozenset({3}))
-    return table_view(table, "Batches that you asked for", f"{unit}: to the target; interval: 90 %")
+def _of_fit(curve: Curve) -> list[str]:
+    fit, points, said = curve.fit, curve.table.points, []
+    if len(points) > 1 and math.isinf(fit.b_crit):
+        said.append("the amounts do not rise with the batch: Bcrit lies beyond what was measured")
+    if fit.b_crit < points[0].global_batch / _FAR_BELOW:
+        said.append("the amounts rise as fast as the batch: E0 and Bcrit lie below what was measured, not known")
+    noise = 0.0 if curve.table.projection else noise_of_single_runs(points)
+    if noise:
+        said.append(f"single runs jump by more than is usual, as if they strayed by {noise:.0%}: taken as noisy")
+    return said
 
 
-def fit_lines(study: CurveStudy) -> list[str]:
-    """E0, Bcrit and the quality of the curve in words; nothing of one batch, which does not say them."""
-    if len(study.curve.table.points) < 2:
-        return []
-    fit, unit = study.curve.fit, study.curve.table.unit
-    e0 = f"E0 {figure(fit.e0)} {unit} ({format_span(*map(figure, fit.e0_interval), to='–')})"
-    critical = f"Bcrit {figure(fit.b_crit)} ({format_span(*map(figure, fit.b_crit_interval), to='–')})"
-    return [f"E(B) = E0 (1 + B / Bcrit): {e0}, {critical}", *quality_lines(study.quality)]
-
-
-def quality_lines(quality: Quality) -> list[str]:
-    """Errors of the form and of points left out."""
-    found = [] if quality.rms is None else [f"the form misses the points by {quality.rms:.1%} rms"]
-    if quality.mean is not None and quality.coverage is not None:
-        inside = "" if quality.mean_inside is None else f", {quality.mean_inside:.1%} where others lie on both sides"
-        found.append(
-            f"leave-one-out error: {quality.mean:.1%} in the mean{inside}; "
-            f"{quality.coverage:.0%} of {len(quality.left_out)} within 90 % intervals"
-        )
-    return found
-
-
-def catalog_table(studies: Sequence[CurveStudy]) -> Table:
-    """The curves of the catalog, one a line."""
-    table = frame_table(
-        "",
-        "points: batches that were measured; unit: what is counted to the target\n"
-        "Bcrit: batch at which twice the training is needed; rms: error of the form E0 (1 + B / Bcrit)\n"
-        "left out: mean leave-one-out error; –: one batch does not say it; *: a study's projection",
+def _asked(curve: Curve, batch: int, need: Need) -> AskedBatch:
+    known: dict[str, Any] = {}
+    counts: dict[str, Callable[[int], Need]] = {"epochs": curve.epochs, "samples": curve.samples, "steps": curve.steps}
+    for unit, count in counts.items():
+        try:
+            converted = count(batch)
+        except InputError:
+            continue
+        known |= {unit: converted.amount, f"{unit}_interval": (converted.low, converted.high)}
+    return AskedBatch(
+        global_batch_size=batch,
+        amount=need.amount,
+        interval=(need.low, need.high),
+        source=need.source,
+        warnings=need.warnings,
+        **known,
     )
-    for title in ("name", "batches", "points", "unit", "Bcrit", "rms", "left out"):
-        table.add_column(title, justify="left" if title in ("name", "unit") else "right", no_wrap=True)
-    for study in studies:
-        fit, (low, high) = study.curve.fit, study.curve.range
-        mean = study.quality.mean
-        table.add_row(
-            study.name + ("*" if study.curve.table.projection else ""),
-            format_span(f"{low:,}", f"{high:,}", to="–"),
-            str(len(study.curve.table.points)),
-            study.curve.table.unit,
-            "–" if len(study.curve.table.points) < 2 else figure(fit.b_crit),
-            "" if study.quality.rms is None else f"{study.quality.rms:.1%}",
-            "" if mean is None else f"{mean:.1%}",
-        )
-    return table
 
 
-def figure(value: float) -> str:
-    """Four figures, without an exponent.
-
-    Example:
-        >>> figure(35.5594), figure(49486.4), figure(2308590.5), figure(float("inf"))
-        ('35.56', '49,490', '2.309 M', 'infinite')
-    """
-    return "infinite" if math.isinf(value) else plain_number(float(f"{value:.4g}"))
-
-
-def critical(b_crit: float | None) -> str:
-    """A critical batch; None: it is infinite."""
-    return "infinite" if b_crit is None else figure(b_crit)
-
-
-def _leave_one_out(point: LeftOut | None) -> str:
-    if point is None:
-        return ""
-    mark = "" if point.covered else " !"
-    return f"{point.error:+.1%} [{point.low / point.measured - 1:+.0%}, {point.high / point.measured - 1:+.0%}]{mark}"
-
-
-_PLACES = 121
-_BEYOND = 2.0
-
-
-def plot(study: CurveStudy) -> str:
-    """The drawing as text of an SVG file, from half the smallest to twice the largest batch."""
-    curve, table = study.curve, study.curve.table
-    asked = [entry.global_batch for entry in study.asked]
-    first = min([curve.range[0] / _BEYOND, *asked])
-    last = max([min(curve.range[1] * _BEYOND, LARGEST_BATCH), *asked])
-    batches = sorted(
-        {min(max(1, round(first * (last / first) ** (n / (_PLACES - 1)))), LARGEST_BATCH) for n in range(_PLACES)}
+def study_catalog() -> CurveCatalog:
+    """Every curve of the catalog."""
+    return CurveCatalog(
+        curves=tuple(study_curve(name, find_curve(name)) for name in catalog_names()), ratios=doubling_ratios()
     )
-    needs = curve.needs(tuple(batches))
-    form = [(float(batch), curve.fit.e0 * (1 + batch / curve.fit.b_crit)) for batch in batches]
-    chart = curve_chart(
-        "Training to the target by batch",
-        [
-            Series(
-                name="predicted, 90 %",
-                points=[(float(batch), need.amount) for batch, need in zip(batches, needs, strict=True)],
-                ends=[(need.low, need.high) for need in needs],
-                dots=False,
-            ),
-            Series(name="E0 (1 + B / Bcrit)", points=form, colour=SERIES_COLOURS[5], dashed=True, dots=False),
-            Series(
-                name="single runs",
-                points=[(float(point.global_batch), value) for point in table.points for value in point.values],
-                colour=SERIES_COLOURS[3],
-                hollow=True,
-                line=False,
-                size=3.0,
-            ),
-            Series(
-                name="points",
-                points=[(float(point.global_batch), point.amount) for point in table.points],
-                colour=SERIES_COLOURS[1],
-                line=False,
-            ),
-        ],
-        ChartAxis(title="global batch [samples]", log=True),
-        ChartAxis(title=f"{table.unit} to the target", log=True),
-    )
-    return chart_file(table.task, f"{table.unit} to the target by global batch{_projected(study)}", [chart])
-
-
-def _projected(study: CurveStudy) -> str:
-    return " (a study's projection)" if study.curve.table.projection else ""
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# How convergence curves look to people
-
-
-def print_curve(out: Console, study: CurveStudy) -> None:
-    """Print points, fit, what was asked, warnings, source."""
-    table = study.curve.table
-    out.print(f"[bold]{escape(study.name)}[/]: {escape(curve_verdict(study))}")
-    out.print(f"[dim]{escape(table.task)}[/]\n")
-    out.print(points_table(study))
-    for number, line in enumerate(fit_lines(study)):
-        out.print(f"{'' if number else chr(10)}{escape(line)}")
-    if study.asked:
-        out.print()
-        out.print(asked_table(study))
-    if study.warnings:
-        out.print()
-    for warning in study.warnings:
-        out.print(f"[yellow]note:[/] {escape(warning)}")
-    source = textwrap.wrap(f"source: {table.source}", 80, break_long_words=False, break_on_hyphens=False)
-    out.print("", Text("\n".join(source), style="dim"), sep="\n", soft_wrap=True)
 
 
 def job_of(study: CurveStudy) -> str | None:
@@ -450,7 +288,7 @@ def job_of(study: CurveStudy) -> str | None:
     Args:
         study: of a curve
     """
-    return _job_of(study.name) if study.name in catalog_names() else study.curve.table.network or _job_of(study.name)
+    return _job_of(study.name) if study.name in catalog_names() else study.network or _job_of(study.name)
 
 
 def _job_of(name: str) -> str | None:
@@ -468,16 +306,57 @@ def _job_of(name: str) -> str | None:
     return None
 
 
-def curve_verdict(study: CurveStudy) -> str:
-    """From which batch on more samples a step need more training, as far as it was measured."""
-    return critical_words(finite(study.curve.fit.b_crit), *study.curve.range)
+# ---------------------------------------------------------------------------------------------------------------------
+# The pages of a curve and of the catalog
+
+
+def curve_page(study: CurveStudy, _: Sequence[object] = (), asked: str = "") -> Page:
+    """Each measured batch, what the form and the other points say of it, and what was asked.
+
+    Args:
+        study: the answer
+        asked: command that asked; "": not known
+    """
+    low, high = study.points[0], study.points[-1]
+    facts, grows = quality_facts(study), ""
+    if low is not high:
+        facts = [
+            ("E0", f"{figure(study.e0)} {study.unit}{within(study.e0_interval)}"),
+            ("critical batch Bcrit", f"{critical(study.b_crit)}{within(study.b_crit_interval)}"),
+            *facts,
+        ]
+    if low is not high and low.amount:
+        grows = (
+            f" Batch {high.global_batch_size:,} needs {high.amount / low.amount:.3g} times the {study.unit} of batch "
+            f"{low.global_batch_size:,}."
+        )
+    return Page(
+        kind="Convergence curve",
+        title=study.name,
+        verdict=f"{study.task}: {critical_words(study.b_crit, *study.range)}{grows}",
+        facts=facts,
+        sections=those_known(
+            need_section(
+                study.unit,
+                [(point.global_batch_size, point.amount, point.interval, point.values) for point in study.points],
+                study.e0,
+                study.b_crit,
+                _points_table(study),
+                asked=study.at,
+            ),
+            _asked_section(study),
+        ),
+        notes=study.warnings,
+        command=f"{asked or f'trimaran curve {shlex.quote(study.name)}'} --json",
+        environment={"source": study.source},
+    )
 
 
 def critical_words(b_crit: float | None, low: int, high: int) -> str:
-    """The batch at which twice the training is needed, in a sentence.
+    """From which batch on more samples a step need more training, as far as it was measured, in a sentence.
 
     Args:
-        b_crit: of the fit [samples]; None: infinite
+        b_crit: batch at which twice the training is needed [samples]; None: infinite
         low: smallest batch that was measured [samples]
         high: largest one [samples]
     """
@@ -489,16 +368,226 @@ def critical_words(b_crit: float | None, low: int, high: int) -> str:
     return f"batch {figure(b_crit)} needs twice the training of a small one ({measured})."
 
 
-def print_catalog(
-    out: Console, studies: Sequence[CurveStudy], quality: Quality, ratios: Sequence[DoublingRatio]
-) -> None:
-    """Print the catalog."""
-    out.print(f"{len(studies)} curves are known: how much training each batch needs to reach a target.\n")
-    out.print(catalog_table(studies))
-    out.print("\nAll measured curves together:")
-    for line in quality_lines(quality):
-        out.print(f"  {escape(line)}")
-    for ratio in ratios:
-        out.print(f"\n{escape(ratio.name)} is no curve: twice the batch needs {ratio.ratio:g} times the epochs.")
-    out.print("\nYour own: trimaran curve TABLE.csv.")
-    print_next(out, ["trimaran", "curve", studies[0].name], "to show one, such as")
+def quality_facts(quality: Quality) -> list[tuple[str, str]]:
+    """Errors of the form and of points left out; nothing where they are not known."""
+    facts = [] if quality.rms is None else [("error of E0 (1 + B / Bcrit)", f"{100 * quality.rms:.1f} % rms")]
+    mean, inside, coverage = quality.leave_one_out_mean, quality.leave_one_out_mean_inside, quality.coverage_90
+    if mean is not None and coverage is not None:
+        between = "" if inside is None else f", {100 * inside:.1f} % where others lie on both sides"
+        facts.append(
+            (
+                "leave-one-out error",
+                f"{100 * mean:.1f} % in the mean{between}; {100 * coverage:.0f} % of {quality.points_left_out} within "
+                "90 % intervals",
+            )
+        )
+    return facts
+
+
+def _points_table(study: CurveStudy) -> DataTable:
+    left_out = {point.global_batch_size: point for point in study.left_out}
+    return DataTable(
+        columns=("batch", study.unit, "runs", "spread", "form", "leave-one-out error"),
+        rows=[
+            (
+                f"{point.global_batch_size:,}",
+                figure(point.amount),
+                str(point.runs),
+                "" if point.deviation is None or point.runs < 2 else f"{point.deviation / point.amount:.1%}",
+                f"{point.form / point.amount - 1:+.1%}",
+                _leave_one_out(left_out.get(point.global_batch_size)),
+            )
+            for point in study.points
+        ],
+        words=frozenset(),
+        caption=f"{study.unit}: to the target; runs: that reached it; spread: standard deviation of the runs; form: "
+        "error of E0 (1 + B / Bcrit); leave-one-out error: of the curve through the other points, with its 90 % "
+        "interval; !: the measurement is outside",
+    )
+
+
+def _leave_one_out(point: LeftOut | None) -> str:
+    if point is None:
+        return ""
+    ends = (f"{end / point.measured - 1:+.0%}" for end in point.interval)
+    return f"{point.error:+.1%} [{', '.join(ends)}]{'' if point.covered else ' !'}"
+
+
+def _asked_section(study: CurveStudy) -> Section | None:
+    if not study.at:
+        return None
+    table = DataTable(
+        columns=("batch", study.unit, "interval", ""),
+        rows=[
+            (f"{entry.global_batch_size:,}", figure(entry.amount), format_ends(entry.interval), entry.source)
+            for entry in study.at
+        ],
+        words=frozenset({3}),
+        caption=f"{study.unit}: to the target; interval: 90 %",
+    )
+    return Section(id="asked", title="Batches that you asked for", content=[table])
+
+
+def catalog_page(catalog: CurveCatalog, _: Sequence[object] = (), asked: str = "") -> Page:
+    """The curves of the catalog, one a line.
+
+    Args:
+        catalog: the answer
+        asked: command that asked; "": not known
+    """
+    rows = []
+    for study in catalog.curves:
+        mean, rms = study.leave_one_out_mean, study.rms
+        rows.append(
+            (
+                study.name + ("*" if study.projection else ""),
+                format_span(*(f"{end:,}" for end in study.range), to="–"),
+                str(len(study.points)),
+                study.unit,
+                "–" if len(study.points) < 2 else critical(study.b_crit),
+                "" if rms is None else f"{rms:.1%}",
+                "" if mean is None else f"{mean:.1%}",
+            )
+        )
+    table = DataTable(
+        columns=("name", "batches", "points", "unit", "Bcrit", "rms", "left out"),
+        rows=rows,
+        words=frozenset({0, 3}),
+        caption="points: batches that were measured; unit: what is counted to the target; Bcrit: batch at which twice "
+        "the training is needed; rms: error of the form E0 (1 + B / Bcrit); left out: mean leave-one-out error; –: one "
+        "batch does not say it; *: a study's projection",
+    )
+    others = [
+        *(
+            f"{ratio.name}: no curve, twice the batch needs {ratio.ratio:g} times the epochs."
+            for ratio in catalog.ratios
+        ),
+        "Your own: trimaran curve TABLE.csv.",
+    ]
+    return Page(
+        kind="Convergence curves",
+        title="All measured curves together",
+        verdict=f"{len(rows)} curves are known: how much training each batch needs to reach a target.",
+        facts=quality_facts(catalog.together),
+        sections=[
+            Section(id="curves", title="Curves", content=[table], is_wide=True),
+            Section(id="others", title="Others", content=[Words(lines=others)]),
+        ],
+        command=asked or "trimaran curve --list --json",
+    )
+
+
+def figure(value: float) -> str:
+    """Four figures, without an exponent.
+
+    Example:
+        >>> figure(35.5594), figure(49486.4), figure(2308590.5), figure(float("inf"))
+        ('35.56', '49,490', '2.309 M', 'infinite')
+    """
+    return "infinite" if math.isinf(value) else plain_number(float(f"{value:.4g}"))
+
+
+def critical(b_crit: float | None) -> str:
+    """A critical batch; None: it is infinite."""
+    return "infinite" if b_crit is None else figure(b_crit)
+
+
+def within(ends: Ends) -> str:
+    """A 90 % interval behind a figure, which may have no upper end; nothing where it is not known."""
+    return "" if ends[0] is None else f" ({format_span(*map(critical, ends), to='–')})"
+
+
+def format_ends(ends: Ends) -> str:
+    """A 90 % interval, four figures each; –: not known."""
+    return format_span(*("–" if end is None else figure(end) for end in ends), to="–")
+
+
+def few_ticks(batches: Sequence[int]) -> list[float]:
+    """Batches as ticks of an axis; none where they are many, or 0 is one of them."""
+    kept = sorted({float(batch) for batch in batches})
+    return kept if len(kept) <= 8 and kept and kept[0] > 0 else []
+
+
+def need_section(
+    unit: str,
+    points: Sequence[tuple[int, float, Ends, Sequence[float]]],
+    e0: float,
+    b_crit: float | None,
+    table: DataTable,
+    *,
+    asked: Sequence[AskedBatch] = (),
+) -> Section:
+    """Training to the target by batch, with the fitted form.
+
+    Args:
+        unit: of the amounts
+        points: batch, amount, its 90 % interval, and single runs of each
+        e0: amount of a small batch
+        b_crit: that needs twice as much; None: infinite
+        table: of the points
+        asked: other batches that are shown
+    """
+    title = "Training that each batch needs"
+    if not points:
+        return Section(id="need", title=title, content=[table])
+    ordered = sorted(points)
+    batches = [*(batch for batch, *_ in ordered), *(entry.global_batch_size for entry in asked)]
+    first, last = max(min(batches), 1), max(*batches, 1)
+    smooth = [first * (last / first) ** (n / 60) for n in range(61)]
+    banded = [
+        *((batch, amount, ends) for batch, amount, ends, _ in ordered),
+        *((entry.global_batch_size, entry.amount, entry.interval) for entry in asked),
+    ]
+    whole = [(float(batch), amount, ends) for batch, amount, ends in banded if None not in ends]
+    svg = curve_chart(
+        "Training to the target by batch",
+        [
+            Series(
+                name="E0 (1 + B / Bcrit)",
+                points=[(batch, e0 * (1 + (batch / b_crit if b_crit else 0.0))) for batch in smooth],
+                colour=SERIES_COLOURS[5],
+                dashed=True,
+                dots=False,
+            ),
+            Series(
+                name="90 % interval",
+                points=[(batch, amount) for batch, amount, _ in whole],
+                ends=[(ends[0] or 0.0, ends[1] or 0.0) for *_, ends in whole],
+                line=False,
+                dots=False,
+                whiskers=True,
+                colour=SERIES_COLOURS[0],
+            ),
+            Series(
+                name="single runs",
+                points=[(float(batch), value) for batch, _, _, values in ordered for value in values],
+                colour=SERIES_COLOURS[3],
+                hollow=True,
+                line=False,
+                size=3.0,
+            ),
+            Series(
+                name="asked for",
+                points=[(float(entry.global_batch_size), entry.amount) for entry in asked],
+                says=[f"batch {entry.global_batch_size:,}: {figure(entry.amount)} {unit}" for entry in asked],
+                colour=SERIES_COLOURS[1],
+                hollow=True,
+                line=False,
+                size=4.5,
+            ),
+            Series(
+                name="measured",
+                points=[(float(batch), amount) for batch, amount, *_ in ordered],
+                says=[f"batch {batch:,}: {plain_number(amount)} {unit}" for batch, amount, *_ in ordered],
+                colour=SERIES_COLOURS[0],
+                line=False,
+                size=4.5,
+            ),
+        ],
+        ChartAxis(title="global batch [samples]", log=True, ticks=few_ticks([batch for batch, *_ in ordered])),
+        ChartAxis(title=f"training to the target [{unit}]", log=True),
+        limits=[LimitLine(name=f"critical batch {plain_number(b_crit)}", at=b_crit, upright=True)]
+        if b_crit and first / 2 < b_crit < 2 * last
+        else [],
+    )
+    return Section(id="need", title=title, content=[Chart(svg=svg, table=table)])

@@ -1,17 +1,17 @@
 """Results of a measurement of convergence."""
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from trimaran.base.decoding import Count, Positive, Real
-from trimaran.base.units import format_count, format_seconds, format_span
+from trimaran.base.html import DataTable
+from trimaran.base.units import format_count, format_figure, format_seconds
 from trimaran.jobs.learning_rate import Recipe
-from trimaran.report.convergence_curve import critical, figure
-from trimaran.report.tables import add_figures, frame_table
+from trimaran.report.convergence_curve import critical, few_ticks, figure, need_section, within
+from trimaran.report.page.charts import ChartAxis, Series, curve_chart
+from trimaran.report.page.layout import Chart, Page, Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,46 +173,62 @@ class Convergence:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A measurement of convergence for people
+# The page of a measurement of convergence
+
+_MOST_RUNS = 300
 
 
-def convergence_view(found: Convergence) -> RenderableType:
-    """A measurement for people, complete at 80 columns."""
-    fit, noise = found.curve, found.gradient_noise
-    shown = frame_table(
-        "Epochs to the target",
-        "±: standard deviation of the runs; fitted: by E(B) below; runs: that reached the target\n"
-        "best: value of the metric; noise Bcrit: critical batch by the noise of the gradients",
-    )
-    add_figures(shown, "batch", "epochs", "±", "fitted", "runs", "best", "noise Bcrit")
-    for one in fit.points:
-        shown.add_row(*_cells(found, one))
-    after = []
+def converge_page(found: Convergence, _: Sequence[object] = (), asked: str = "") -> Page:
+    """Epochs that each batch needed, and the runs.
+
+    Args:
+        found: the answer
+        asked: command that asked; "": not known
+    """
+    fit, noise, recipe = found.curve, found.gradient_noise, found.recipe
+    reached = [point for point in fit.points if point.epochs is not None]
+    facts = [("target", f"{found.target:g} ({found.target_source})")]
+    if recipe is not None:
+        held = ", held where it would fall" if recipe.schedule == "hold" else ""
+        rule = f"{recipe.rule} from batch {recipe.base_batch} ({found.rule_source}), schedule by samples{held}"
+        facts.append(("learning rate", rule))
     # A form through one point says nothing of other batches.
-    if len([one for one in fit.points if one.epochs]) > 1:
-        after += [
-            f"E(B) = {fit.e0:.3g} · (1 + B / {critical(fit.b_crit)}) epochs of {found.samples_per_epoch} samples, "
-            f"rms {fit.rms or 0.0:.1%}",
-            f"Bcrit {critical(fit.b_crit)}, 90 %: {format_span(*map(critical, fit.b_crit_interval))}",
-        ]
+    if len(reached) > 1:
+        form = f"{fit.e0:.3g} (1 + B / {critical(fit.b_crit)}) epochs of {found.samples_per_epoch} samples"
+        facts.append(("E(B)", f"{form}, rms {fit.rms or 0.0:.1%}"))
+        facts.append(("critical batch Bcrit", f"{critical(fit.b_crit)}{within(fit.b_crit_interval)}"))
     if noise is not None:
         ratio = "" if noise.ratio_to_fitted is None else f", {noise.ratio_to_fitted:.2f} × the fitted one"
         endless = noise.runs_without_signal
-        after.append(
-            f"Bcrit by gradient noise {critical(noise.b_crit)}{ratio}; single runs "
-            f"{' to '.join(map(critical, noise.runs_interval))}"
-            + (f"; {endless} of {noise.runs} show no signal" if endless else "")
+        facts.append(
+            (
+                "the same by gradient noise",
+                f"{critical(noise.b_crit)}{ratio}; single runs {' to '.join(map(critical, noise.runs_interval))}"
+                + (f"; {endless} of {noise.runs} show no signal" if endless else ""),
+            )
         )
     kept = f", {found.runs_kept} kept from before" if found.runs_kept else ""
     on = format_count(found.devices, "device")
-    after.append(f"{format_count(len(found.runs), 'run')}{kept}; {format_seconds(found.time_s)} on {on}")
-    notes = [Text(f"note: {text}") for text in found.warnings]
-    files = [
-        Text(f"curve  {found.curve_file}", overflow="fold"),
-        Text(f"runs   {found.run_dir}", overflow="fold"),
-    ]
-    lines = [converged_verdict(found), _rate_line(found), ""]
-    return Group(*map(Text, lines), shown, *map(Text, after), *notes, *files)
+    facts.append((format_count(len(found.runs), "run"), f"{format_seconds(found.time_s)} on {on}{kept}"))
+    return Page(
+        kind="Measured convergence",
+        title=found.job,
+        verdict=converged_verdict(found),
+        facts=facts,
+        sections=[
+            need_section(
+                fit.unit,
+                [(point.global_batch_size, point.epochs or 0.0, (None, None), point.values) for point in reached],
+                fit.e0,
+                fit.b_crit,
+                _batches_table(found),
+            ),
+            _runs_section(found),
+        ],
+        notes=found.warnings,
+        command=f"{asked or f'trimaran converge {shlex.quote(found.job)}'} --json",
+        environment={"curve file": found.curve_file, "runs": found.run_dir},
+    )
 
 
 def converged_verdict(found: Convergence) -> str:
@@ -229,25 +245,59 @@ def converged_verdict(found: Convergence) -> str:
     return f"{found.job}: {fewest:.2f} epochs to {said} at batch {batch:,}; {more}."
 
 
-def _cells(found: Convergence, one: MeasuredBatch) -> list[str]:
-    mine = [run.noise_b_crit for run in found.runs if run.global_batch_size == one.global_batch_size]
-    by_noise = sorted(value for value in mine if value is not None)
-    return [
-        f"{one.global_batch_size:,}",
-        "–" if one.epochs is None else f"{one.epochs:.2f}",
-        "–" if one.deviation is None else f"{one.deviation:.2f}",
-        f"{one.fitted_epochs:.2f}",
-        f"{len(one.values)} of {one.runs + one.missing}",
-        "–" if one.best_metric is None else f"{one.best_metric:.4g}",
-        figure(by_noise[len(by_noise) // 2]) if by_noise else "–",
-    ]
+def _batches_table(found: Convergence) -> DataTable:
+    rows = []
+    for point in found.curve.points:
+        mine = [run.noise_b_crit for run in found.runs if run.global_batch_size == point.global_batch_size]
+        by_noise = sorted(value for value in mine if value is not None)
+        rows.append(
+            (
+                f"{point.global_batch_size:,}",
+                "–" if point.epochs is None else f"{point.epochs:.2f}",
+                "–" if point.deviation is None else f"{point.deviation:.2f}",
+                f"{point.fitted_epochs:.2f}",
+                f"{len(point.values)} of {point.runs + point.missing}",
+                "–" if point.best_metric is None else f"{point.best_metric:.4g}",
+                figure(by_noise[len(by_noise) // 2]) if by_noise else "–",
+            )
+        )
+    return DataTable(
+        columns=("batch", "epochs", "±", "fitted", "runs", "best", "noise Bcrit"),
+        rows=rows,
+        words=frozenset(),
+        caption="epochs: to the target; ±: standard deviation of the runs; fitted: by E(B); runs: that reached the "
+        "target; best: value of the metric; noise Bcrit: critical batch by the noise of the gradients",
+    )
 
 
-def _rate_line(found: Convergence) -> str:
-    recipe = found.recipe
-    if recipe is None:
-        return ""
-    held = ", held where it would fall" if recipe.schedule == "hold" else ""
-    return (
-        f"Learning rate: {recipe.rule} from batch {recipe.base_batch} ({found.rule_source}), schedule by samples{held}"
+def _runs_section(found: Convergence) -> Section:
+    reached = [(float(run.global_batch_size), run.seconds) for run in found.runs if run.epochs is not None]
+    ticks = few_ticks([run.global_batch_size for run in found.runs])
+    svg = curve_chart(
+        "Time of each run to the target",
+        [Series(name="runs that reached the target", points=reached, line=False)],
+        ChartAxis(title="global batch [samples]", log=True, ticks=ticks),
+        ChartAxis(title="training time [s]", zero=True),
+    )
+    table = DataTable(
+        columns=("batch", "seed", "ended by", "epochs to the target", "time", "best metric"),
+        rows=[
+            (
+                f"{run.global_batch_size:,}",
+                str(run.seed),
+                run.end,
+                "–" if run.epochs is None else format_figure(run.epochs),
+                format_seconds(run.seconds),
+                "–" if run.best_metric is None else f"{run.best_metric:.4g}",
+            )
+            for run in found.runs[:_MOST_RUNS]
+        ],
+        words=frozenset({2}),
+        left_out=f"{len(found.runs) - _MOST_RUNS} more runs" if len(found.runs) > _MOST_RUNS else "",
+    )
+    return Section(
+        id="training",
+        title="Time to accuracy of each run",
+        content=[Chart(svg=svg, table=table)],
+        is_detail=True,
     )

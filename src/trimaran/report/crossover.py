@@ -13,7 +13,7 @@ from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.units import format_duration, format_span
 from trimaran.convergence.types import Unit
 from trimaran.report.page.charts import SERIES_COLOURS, ChartAxis, LimitLine, Series, curve_chart, time_unit
-from trimaran.report.page.layout import Absent, Chart, Section, StudyPage, Words, those_known
+from trimaran.report.page.layout import Absent, Chart, Page, Section, Words, those_known
 from trimaran.report.page.terminal import print_page
 from trimaran.report.tables import page_text
 
@@ -224,14 +224,14 @@ class Crossover:
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        return page_text(lambda out: print_page(out, crossover_page(self)))
+        return page_text(lambda out: print_page(out, crossover_page(self), on_a_screen=True))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The page of a crossover
 
 
-def crossover_page(found: Crossover, _: Sequence[object] = (), asked: str = "") -> StudyPage:
+def crossover_page(found: Crossover, _: Sequence[object] = (), asked: str = "") -> Page:
     """Where the hybrid is ahead, the best ways on each number of devices, and why.
 
     Args:
@@ -246,25 +246,30 @@ def crossover_page(found: Crossover, _: Sequence[object] = (), asked: str = "") 
         ("software", found.software),
         ("local batch of paper mode", f"{found.local_batch_size:,}"),
     ]
-    environment = {"device": found.device}
     if curve is not None:
-        facts.append(("curve", curve.name))
-        environment["curve"] = f"{curve.task}; batches {' to '.join(f'{one:,}' for one in curve.range)}; {curve.source}"
-    return StudyPage(
+        batches = format_span(*(f"{end:,}" for end in curve.range), to="–")
+        facts.append(("curve", f"{curve.name} ({curve.task}; batches {batches})"))
+    return Page(
         kind="Crossover study",
-        title=f"{found.job} on {found.cluster}",
+        title=f"{found.job} on {found.cluster} ({found.device})",
         verdict=verdict_line(found),
         facts=facts,
         sections=those_known(
             _summary(found),
             _speedups(found.crossings, is_known=curve is not None),
             _times_to_accuracy(ours),
-            Section(id="reasons", title="Why", content=[Words(lines=reason_lines(found), is_list=True)], is_wide=True),
+            Section(
+                id="reasons",
+                title="Why",
+                content=[Words(lines=reason_lines(found), is_list=True)],
+                is_wide=True,
+                is_detail=True,
+            ),
         ),
         absent=[absent] if curve is None else [],
         notes=[*(curve.warnings if curve else ()), *found.notes],
         command=f"{asked or command} --json",
-        environment=environment,
+        environment={} if curve is None else {"source of the curve": curve.source},
     )
 
 
@@ -353,7 +358,7 @@ def _speedups(crossings: Sequence[Crossing], *, is_known: bool) -> Section | Non
         columns=("M, basis", "GPUs", "data parallel", "hybrid", "hybrid/DP", *told), rows=rows, words=frozenset({0})
     )
     chart = Chart(svg=svg, table=table, caption=caption, is_open=True)
-    return Section(id="crossover", title="Crossover with model parallelism", content=[chart])
+    return Section(id="crossover", title="Crossover with model parallelism", content=[chart], is_detail=True)
 
 
 def _times_to_accuracy(crossings: Sequence[Crossing]) -> Section | None:
@@ -410,7 +415,7 @@ def _times_to_accuracy(crossings: Sequence[Crossing]) -> Section | None:
         ],
         words=frozenset(),
     )
-    return Section(id="training", title="Time to accuracy", content=[Chart(svg=svg, table=table)])
+    return Section(id="training", title="Time to accuracy", content=[Chart(svg=svg, table=table)], is_detail=True)
 
 
 def reason_lines(found: Crossover) -> list[str]:

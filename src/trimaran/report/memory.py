@@ -53,7 +53,7 @@ from trimaran.report.page.charts import (
     curve_chart,
     time_unit,
 )
-from trimaran.report.page.layout import Absent, Chart, Section, StudyPage, Words, those_known
+from trimaran.report.page.layout import Absent, Chart, Page, Section, Words, those_known
 from trimaran.report.page.terminal import section_view
 from trimaran.report.rehearsal import helps_section
 from trimaran.report.tables import add_figures, add_words, frame_table
@@ -631,7 +631,7 @@ def _sizes(usage: Usage) -> tuple[str, str]:
     return format_bytes(usage.peak_bytes), format_bytes(usage.mean_bytes)
 
 
-def memory_page(found: MemoryEstimate, _: Sequence[object] = (), asked: str = "") -> StudyPage:
+def memory_page(found: MemoryEstimate, _: Sequence[object] = (), asked: str = "") -> Page:
     """Memory over time, the policies, what would help, and what the memory is needed for.
 
     Args:
@@ -642,7 +642,7 @@ def memory_page(found: MemoryEstimate, _: Sequence[object] = (), asked: str = ""
     device = next((name for name, one in catalog().items() if one.title == found.device), "NAME")
     command = f"trimaran memory {shlex.quote(found.job)} --device {device} --local-batch {found.local_batch_size}"
     command = asked or command + ("" if live is None else " --chart")
-    return StudyPage(
+    return Page(
         kind="Memory of a step",
         title=f"{found.job} on {found.device}",
         verdict=verdict_line(found),

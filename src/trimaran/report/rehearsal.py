@@ -20,7 +20,7 @@ from trimaran.base.remedies import MemoryHelp
 from trimaran.base.secrets import page_command
 from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
 from trimaran.report.page.charts import Bar, ChartAxis, LimitLine, bar_chart, byte_unit, time_unit
-from trimaran.report.page.layout import Absent, Chart, Section, StudyPage, Words, those_known
+from trimaran.report.page.layout import Absent, Chart, Page, Section, Words, those_known
 from trimaran.report.page.terminal import section_view
 from trimaran.report.tables import add_figures, add_words, bullet, frame_table, next_text, page_text
 
@@ -271,13 +271,13 @@ _PURPOSE_COLOURS = (
 )
 
 
-def rehearsal_page(found: Rehearsal, _: Sequence[object] = (), __: str = "") -> StudyPage:
+def rehearsal_page(found: Rehearsal, _: Sequence[object] = (), __: str = "") -> Page:
     """What is wrong, memory by rank, what would help, collectives, the step, and what was invented.
 
     Args:
         found: the answer
     """
-    return StudyPage(
+    return Page(
         kind="Rehearsal",
         title=f"{' '.join(found.script[: 1 + (found.script[:1] == ['-m'])])} on {format_count(found.world, 'rank')}",
         verdict=found.headline,

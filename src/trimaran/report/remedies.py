@@ -5,9 +5,13 @@ from collections.abc import Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from trimaran.base.html import DataTable
 from trimaran.base.remedies import Actor, Method, Remedy
 from trimaran.base.units import format_span
-from trimaran.report.tables import add_figures, add_words, bullet, frame_table
+from trimaran.report.page.charts import ChartAxis, Interval, interval_chart
+from trimaran.report.page.layout import Chart, Section, Words
+from trimaran.report.page.terminal import section_view
+from trimaran.report.tables import bullet
 
 
 def remedies_view(
@@ -58,33 +62,69 @@ def remedy_table(
     Returns:
         A table of names and gains, and below it a paragraph for each remedy.
     """
-    table = frame_table(title)
-    add_figures(table, "")
-    add_words(table, "remedy", "limiter")
-    add_figures(table, "gain", "interval")
-    for number, remedy in enumerate(remedies, 1):
-        table.add_row(
-            str(number),
-            Text(remedy.name),
-            Text(remedy.limiter),
-            Text(share_saved(remedy.predicted_gain), style="bold" if number == 1 else ""),
-            format_span(*map(share_saved, remedy.gain_interval)),
-        )
-    table.caption = (
-        "limiter: what it shortens; gain: share of the time saved\ninterval: 90 %, or over low to high costs"
+    table, *words = section_view(remedies_section(remedies, title=title, of_script=of_script))
+    return Group(table, Text(), *words)
+
+
+def remedies_section(
+    remedies: Sequence[Remedy],
+    *,
+    title: str = "Remedies, by predicted gain",
+    of_script: bool = False,
+    nothing: str = "No known remedy would save more than the simulation leaves out.",
+) -> Section:
+    """Remedies in the given order: gains, what to do, and how they were computed.
+
+    Args:
+        remedies: ranked
+        title: says by what
+        of_script: as for `remedies_view`
+        nothing: what is said where there are none
+    """
+    if not remedies:
+        return Section(id="remedies", title=title, content=[Words(lines=[nothing])])
+    svg = interval_chart(
+        "Predicted gain of remedies",
+        [
+            Interval(
+                name=remedy.name,
+                at=100 * remedy.predicted_gain,
+                ends=(100 * remedy.gain_interval[0], 100 * remedy.gain_interval[1]),
+                label=share_saved(remedy.predicted_gain),
+                says=remedy.action,
+            )
+            for remedy in remedies[:_MOST_DRAWN]
+        ],
+        ChartAxis(title="time saved [%]"),
     )
-    return Group(
-        table, Text(), *(_paragraph(number, one, of_script=of_script) for number, one in enumerate(remedies, 1))
+    table = DataTable(
+        columns=("", "remedy", "limiter", "gain", "interval"),
+        rows=[
+            (
+                str(number),
+                remedy.name,
+                remedy.limiter,
+                share_saved(remedy.predicted_gain),
+                format_span(*map(share_saved, remedy.gain_interval)),
+            )
+            for number, remedy in enumerate(remedies, 1)
+        ],
+        words=frozenset({1, 2}),
+    )
+    said = "limiter: what it shortens; gain: share of the time saved; interval: 90 %, or over low to high costs"
+    how = Words(lines=[_how(number, remedy, of_script=of_script) for number, remedy in enumerate(remedies, 1)])
+    return Section(
+        id="remedies", title=title, content=[Chart(svg=svg, table=table, caption=said, is_open=True), how], is_wide=True
     )
 
 
-def _paragraph(number: int, remedy: Remedy, *, of_script: bool) -> RenderableType:
-    text = Text(remedy.action)
-    if remedy.at:
-        where = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in remedy.at.items())
-        text.append(f" With {where}.", style="dim")
-    text.append(f" {grounds(remedy, of_script=of_script)}", style="dim")
-    return bullet(text, mark=str(number))
+def _how(number: int, remedy: Remedy, *, of_script: bool) -> str:
+    where = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in remedy.at.items())
+    on = f" With {where}." if where else ""
+    return f"{number}. {remedy.action}{on} {grounds(remedy, of_script=of_script)}"
+
+
+_MOST_DRAWN = 12
 
 
 def grounds(remedy: Remedy, *, of_script: bool = False) -> str:

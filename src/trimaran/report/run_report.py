@@ -9,44 +9,75 @@ An error of a prediction means little where it is smaller than the difference of
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.files import write_whole
 from trimaran.base.html import DataTable, fragment
-from trimaran.base.units import format_seconds, format_span
+from trimaran.base.units import format_count, format_seconds, format_span
 from trimaran.pricing.noise import Noise
 from trimaran.program.json_files import to_plain
 from trimaran.program.plan_file import Prediction
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
 from trimaran.report.breakdown import PARTS, PHASES
-from trimaran.report.comparison import Comparison, Figure
+from trimaran.report.comparison import Comparison, Figure, KindComparison
 from trimaran.report.slow_rank import SlowRank
 
 
-def noise_line(noise: Noise | None) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseInterval:
+    """How far identical runs are apart.
+
+    Attributes:
+        interval: 90 % of the ratio of two such runs, minus 1
+        date: day on which they ran
+        ranks: that ran
+        runs: how many there were
+        source: the program that ran
+    """
+
+    interval: tuple[Real, Real]
+    date: str
+    ranks: Count
+    runs: Count = 0
+    source: str = ""
+
+
+def noise_interval(noise: Noise | None) -> NoiseInterval | None:
+    """The noise of runs like the measured one as reports have it; None where it is not known."""
+    if noise is None:
+        return None
+    return NoiseInterval(
+        interval=(noise.low, noise.high),
+        date=noise.date,
+        ranks=noise.ranks,
+        runs=len(noise.step_time_s),
+        source=noise.source,
+    )
+
+
+def noise_line(noise: NoiseInterval | None) -> str:
     """One line for people, to be read with a measured figure.
 
     Args:
         noise: of runs like the measured one; None where it is not known
 
     Example:
-        >>> runs = {"ranks": 2, "step_time_s": (0.1, 0.101), "date": "2026-11-20", "source": "example"}
-        >>> noise_line(Noise(low=-0.038, high=0.04, **runs))
+        >>> noise_line(NoiseInterval(interval=(-0.038, 0.04), ranks=2, date="2026-11-20"))
         'identical runs on 2 ranks differ by up to ±4.0 % (90 %), calibrated 2026-11-20'
         >>> noise_line(None)
         'noise of repeated runs unknown here: trimaran calibrate'
     """
     if noise is None:
         return "noise of repeated runs unknown here: trimaran calibrate"
-    ranks = "1 rank" if noise.ranks == 1 else f"{noise.ranks} ranks"
-    percent = 100 * noise.high
+    percent = 100 * noise.interval[1]
     return (
-        f"identical runs on {ranks} differ by up to ±{percent:.{1 if percent < 10 else 0}f} % (90 %), "
-        f"calibrated {noise.date}"
+        f"identical runs on {format_count(noise.ranks, 'rank')} differ by up to "
+        f"±{percent:.{1 if percent < 10 else 0}f} % (90 %), calibrated {noise.date}"
     )
 
 
@@ -67,12 +98,12 @@ def pace_note(comparison: Comparison, job: str) -> str:
         comparison: of the run
         job: its reference
     """
-    kinds = [kind for kind in comparison.kinds if kind.kind in _COMPUTE and kind.each.measured_s]
-    ratios = [(kind.each.measured_s or 0.0) / kind.each.predicted_s for kind in kinds if kind.each.predicted_s]
+    kinds = [kind for kind in comparison.kinds if kind.kind in _COMPUTE and kind.measured_s]
+    ratios = [(kind.measured_s or 0.0) / kind.predicted_s for kind in kinds if kind.predicted_s]
     if len(ratios) < 2 or not (min(ratios) > 1 + _APART or max(ratios) < 1 / (1 + _APART)):
         return ""
-    taken = sum(kind.count * (kind.each.measured_s or 0.0) for kind in kinds)
-    ratio = taken / sum(kind.count * kind.each.predicted_s for kind in kinds)
+    taken = sum(kind.count * (kind.measured_s or 0.0) for kind in kinds)
+    ratio = taken / sum(kind.count * kind.predicted_s for kind in kinds)
     return (
         f"forward, backward and update each took {'longer' if ratio > 1 else 'less'} than when their costs were "
         f"measured, together {ratio:.2f} times as long: this machine is {'slower' if ratio > 1 else 'faster'} now than "
@@ -80,38 +111,148 @@ def pace_note(comparison: Comparison, job: str) -> str:
     )
 
 
-def noise_document(noise: Noise | None) -> dict[str, Any] | None:
-    """The same for programs.
-
-    Args:
-        noise: of runs like the measured one; None where it is not known
-
-    Returns:
-        `interval`, at 90 %, of the ratio of two identical runs minus 1; `date`, `ranks`, `runs`, `source`.
-    """
-    if noise is None:
-        return None
-    return {
-        "interval": [noise.low, noise.high],
-        "date": noise.date,
-        "ranks": noise.ranks,
-        "runs": len(noise.step_time_s),
-        "source": noise.source,
-    }
-
-
 REPORT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FigureColumns:
+    """Durations, one entry each.
+
+    Attributes:
+        predicted_s: as simulated [s]
+        measured_s: as they were [s]; None where nobody could see it
+    """
+
+    derived: ClassVar = ("error",)
+    predicted_s: tuple[Real, ...]
+    measured_s: tuple[Real | None, ...]
+
+    @property
+    def error(self) -> list[float | None]:
+        """`predicted / measured - 1` of each."""
+        return [figure.error for figure in self.figures]
+
+    @property
+    def figures(self) -> list[Figure]:
+        """Each with both times."""
+        both = zip(self.predicted_s, self.measured_s, strict=True)
+        return [Figure(predicted_s=predicted, measured_s=measured) for predicted, measured in both]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionColumns(FigureColumns):
+    """Durations of instructions.
+
+    Attributes:
+        instruction: id of each
+    """
+
+    instruction: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankColumns:
+    """The step and its parts, one entry a rank.
+
+    Attributes:
+        rank: of each entry
+        step: the whole
+        forward: FP
+        backward: BP
+        update: WU
+        load: reading and copying samples
+        exposed: communication that the step waits for
+        idle: waiting for others
+        unattributed: what no span has
+        overlapped: communication at the same time as compute, no part of the sum
+        host_s: what the host takes before the spans of each phase of the measured step [s]
+    """
+
+    rank: tuple[Count, ...]
+    step: FigureColumns
+    forward: FigureColumns
+    backward: FigureColumns
+    update: FigureColumns
+    load: FigureColumns
+    exposed: FigureColumns
+    idle: FigureColumns
+    unattributed: FigureColumns
+    overlapped: FigureColumns
+    host_s: Mapping[str, tuple[Real, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        columns = [getattr(self, name) for name in ("step", *PARTS, "overlapped")]
+        sizes = {len(self.rank), *(len(each) for one in columns for each in (one.predicted_s, one.measured_s))}
+        if len(sizes) > 1:
+            raise ValueError("by_rank has columns of different lengths")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyRecord:
+    """How a run ran.
+
+    Attributes:
+        strategy: its name
+        details: each of its fields, plain
+    """
+
+    strategy: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedStep:
+    """The prediction before the run.
+
+    Attributes:
+        step_time_s: time of a step [s]
+        interval_s: 90 % [s]
+        peak_bytes: of the fullest rank; of each, in reports of before [bytes]
+        epoch_s: time of an epoch with its evaluation, where that was made best [s]
+        epoch_interval_s: 90 % [s]
+        peak_bytes_by_rank: of each [bytes]
+    """
+
+    step_time_s: Positive
+    interval_s: tuple[Positive, Positive]
+    peak_bytes: Count | tuple[Count, ...] = 0
+    epoch_s: Positive | None = None
+    epoch_interval_s: tuple[Positive, Positive] | None = None
+    peak_bytes_by_rank: tuple[Count, ...] = ()
+
+    @property
+    def peak(self) -> int:
+        """Of the fullest rank [bytes]; 0: not known."""
+        return max(self.peak_bytes, default=0) if isinstance(self.peak_bytes, tuple) else self.peak_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """What was measured.
+
+    Attributes:
+        step_time_s: mean over the ranks [s]; None: nothing was recorded
+        steps: that were compared
+        warmup: steps before them that were left out
+    """
+
+    step_time_s: Positive | None = None
+    steps: Count = 0
+    warmup: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """The record of a run.
+    """The record of a run, as `report.json` has it.
 
     Attributes:
         job: reference or name of the job
-        strategy: how it ran
-        prediction: of the step, before the run
-        comparison: of prediction and measurement; None where nothing was recorded
+        plan: how it ran
+        predicted: the step, before the run
+        measured: the step, as it was
+        by_rank: parts of the step; None where nothing was recorded
+        by_kind: instructions of each kind
+        by_instruction: each instruction; None where nothing was recorded
         samples_per_s: of an epoch, with all that is in its time; median of the epochs [samples/s]
         final: figures at the end by name, such as "accuracy" and "loss"; None: no finite number
         run_dir: directory of the run
@@ -128,15 +269,19 @@ class RunReport:
         notes: what the user should know, such as what the model could not be used for
     """
 
+    derived: ClassVar = ("error",)
     job: str
-    strategy: Strategy
-    prediction: Prediction
-    comparison: Comparison | None = None
-    samples_per_s: float | None = None
+    plan: StrategyRecord
+    predicted: PredictedStep
+    measured: RecordedStep
+    by_rank: RankColumns | None = None
+    by_kind: tuple[KindComparison, ...] = ()
+    by_instruction: InstructionColumns | None = None
+    samples_per_s: Positive | None = None
     final: Mapping[str, float | None] = field(default_factory=dict)
     run_dir: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    noise: Noise | None = None
+    noise: NoiseInterval | None = None
     others: float | None = None
     memory: Mapping[str, Any] | None = None
     gradient_noise: Mapping[str, Any] | None = None
@@ -147,18 +292,27 @@ class RunReport:
     restarts: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def step(self) -> Figure:
+        """The step as predicted and as measured."""
+        return Figure(predicted_s=self.predicted.step_time_s, measured_s=self.measured.step_time_s)
+
+    @property
+    def error(self) -> float | None:
+        """`predicted / measured - 1` of the step; None where nothing was measured."""
+        return self.step.error
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        compared = self.comparison
-        step = Figure(
-            predicted_s=self.prediction.step_time_s, measured_s=None if compared is None else compared.step.measured_s
-        )
-        verdict = run_verdict(f"{self.job} ({self.strategy.name})", step, self.prediction.interval_s, self.others)
+        ranks = self.by_rank
+        verdict = run_verdict(f"{self.job} ({self.plan.strategy})", self.step, self.predicted.interval_s, self.others)
         rows = (
-            [("step", step)]
-            if compared is None
+            [("step", self.step)]
+            if ranks is None
             else [
-                (f"rank {rank.rank}, {part}", rank.figure(part)) for rank in compared.ranks for part in ("step", *PARTS)
+                (f"rank {rank}, {part}", getattr(ranks, part).figures[number])
+                for number, rank in enumerate(ranks.rank)
+                for part in ("step", *PARTS)
             ]
         )
         table = DataTable(
@@ -209,82 +363,73 @@ def run_verdict(what: str, step: Figure, interval_s: tuple[float, float], others
     )
 
 
-def report_document(report: RunReport) -> dict[str, Any]:
-    """The report as the object that its file holds.
+def run_report(
+    *,
+    job: str,
+    strategy: Strategy,
+    prediction: Prediction,
+    comparison: Comparison | None = None,
+    noise: Noise | None = None,
+    **more: Any,
+) -> RunReport:
+    """The report of a run.
 
     Args:
-        report: of a run
+        job: reference or name of the job
+        strategy: how it ran
+        prediction: of the step, before the run
+        comparison: of prediction and measurement; None where nothing was recorded
+        noise: how far identical runs are apart here; None where that is not known
+        more: other fields of the report
     """
-    comparison = report.comparison
-    measured_s = comparison.step.measured_s if comparison else None
-    step = Figure(predicted_s=report.prediction.step_time_s, measured_s=measured_s)
-    document: dict[str, Any] = {
-        "schema_version": REPORT_VERSION,
-        "job": report.job,
-        "plan": {"strategy": report.strategy.name, "details": to_plain(report.strategy)},
-        "predicted": _predicted(report.prediction),
-        "measured": {
-            "step_time_s": measured_s,
-            "steps": comparison.steps if comparison else 0,
-            "warmup": comparison.warmup if comparison else 0,
-        },
-        "error": step.error,
-        "noise": noise_document(report.noise),
-        "others": report.others,
-        "memory": None if report.memory is None else dict(report.memory),
-        **({} if report.gradient_noise is None else {"gradient_noise": dict(report.gradient_noise)}),
-        **({} if report.verified is None else {"verified": dict(report.verified)}),
-        **({"slow_ranks": [to_plain(one) for one in report.slow_ranks]} if report.slow_ranks else {}),
-        **({"skipped_steps": list(report.skipped_steps)} if report.skipped_steps else {}),
-        **({"rollbacks": list(map(dict, report.rollbacks))} if report.rollbacks else {}),
-        **({"restarts": list(map(dict, report.restarts))} if report.restarts else {}),
-        "samples_per_s": report.samples_per_s,
-        "final": dict(report.final),
-        "run_dir": report.run_dir,
-        "environment": dict(report.environment),
-        "notes": list(report.notes),
-    }
-    return document | (comparison_document(comparison) if comparison else {})
+    peaks = tuple(prediction.peak_bytes)
+    measured = RecordedStep()
+    if comparison is not None:
+        step_s = comparison.step.measured_s
+        measured = RecordedStep(step_time_s=step_s, steps=comparison.steps, warmup=comparison.warmup)
+    return RunReport(
+        job=job,
+        plan=StrategyRecord(strategy=strategy.name, details=to_plain(strategy)),
+        predicted=PredictedStep(
+            step_time_s=prediction.step_time_s,
+            interval_s=prediction.interval_s,
+            peak_bytes=max(peaks, default=0),
+            epoch_s=prediction.epoch_s,
+            epoch_interval_s=prediction.epoch_interval_s,
+            peak_bytes_by_rank=peaks,
+        ),
+        measured=measured,
+        noise=noise_interval(noise),
+        **({} if comparison is None else compared_columns(comparison)),
+        **more,
+    )
 
 
-def _predicted(prediction: Prediction) -> dict[str, Any]:
-    peaks = list(prediction.peak_bytes)
-    plain: dict[str, Any] = to_plain(prediction)
-    return plain | {"peak_bytes": max(peaks, default=0), "peak_bytes_by_rank": peaks}
-
-
-def comparison_document(comparison: Comparison) -> dict[str, Any]:
-    """The parts of a comparison as JSON data.
+def compared_columns(comparison: Comparison) -> dict[str, Any]:
+    """A comparison by rank, by kind and by instruction, as fields of a report.
 
     Args:
         comparison: of prediction and measurement
-
-    Returns:
-        `by_rank`, one list a part of the step, and what the host takes before the spans of each phase of the measured
-        step; `by_kind`, one object a kind; `by_instruction`, lists.
     """
     ranks = comparison.ranks
+    parts = {
+        name: FigureColumns(**_columns([rank.figure(name) for rank in ranks]))
+        for name in ("step", *PARTS, "overlapped")
+    }
+    host = {name: tuple(rank.measured.host.get(name, 0.0) for rank in ranks) for name in PHASES}
     return {
-        "by_rank": {
-            "rank": [rank.rank for rank in ranks],
-            **{name: _lists(rank.figure(name) for rank in ranks) for name in ("step", *PARTS, "overlapped")},
-            "host_s": {name: [rank.measured.host.get(name, 0.0) for rank in ranks] for name in PHASES},
-        },
-        "by_kind": [
-            {
-                "kind": kind.kind.value,
-                "count": kind.count,
-                "observed": kind.observed,
-                "predicted_s": kind.each.predicted_s,
-                "measured_s": kind.each.measured_s,
-                "error": kind.each.error,
-            }
-            for kind in comparison.kinds
-        ],
-        "by_instruction": {
-            "instruction": list(comparison.instructions),
-            **_lists(comparison.instructions.values()),
-        },
+        "by_rank": RankColumns(rank=tuple(rank.rank for rank in ranks), **parts, host_s=host),
+        "by_kind": comparison.kinds,
+        "by_instruction": InstructionColumns(
+            instruction=tuple(comparison.instructions), **_columns(list(comparison.instructions.values()))
+        ),
+    }
+
+
+def _columns(figures: Sequence[Figure]) -> dict[str, Any]:
+    return {
+        "predicted_s": tuple(figure.predicted_s for figure in figures),
+        "measured_s": tuple(figure.measured_s for figure in figures),
     }
 
 
@@ -298,13 +443,5 @@ def write_report(path: Path, report: RunReport) -> None:
     Raises:
         EnvironmentProblem: it cannot be written there
     """
-    write_whole(path, (json.dumps(report_document(report), indent=1, ensure_ascii=False) + "\n").encode())
-
-
-def _lists(figures: Iterable[Figure]) -> dict[str, list[float | None]]:
-    rows = list(figures)
-    return {
-        "predicted_s": [figure.predicted_s for figure in rows],
-        "measured_s": [figure.measured_s for figure in rows],
-        "error": [figure.error for figure in rows],
-    }
+    document = {"schema_version": REPORT_VERSION} | to_plain(report)
+    write_whole(path, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())

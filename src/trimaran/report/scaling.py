@@ -1,30 +1,37 @@
-"""A scaling study as values: throughput of a job on numbers of devices, what limits it, what would help.
-
-A scaling study for people: one table a batch and method, readable at 80 columns and without colour.
+"""A scaling study: throughput of a job on numbers of devices, what limits it, what would help; and its page.
 
 The names of the columns fill 80 columns, so that no figure may be longer than its column's name: times have at most
 five characters, in a unit that the whole table shares.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
-
-from rich.console import Console
-from rich.markup import escape
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from trimaran.base.decoding import Count, Positive
 from trimaran.base.html import DataTable
 from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.remedies import Remedy
-from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
+from trimaran.base.units import format_bytes, format_count, format_figure, format_seconds, format_span
 from trimaran.pricing.exchange.step import ExposedGradient, StepSums, Sync
 from trimaran.pricing.input_pipeline import RESOURCES, Resource
-from trimaran.report.remedies import remedy_table
-from trimaran.report.tables import page_text, table_view
+from trimaran.program.plan_file import Plan
+from trimaran.report.page.charts import (
+    SERIES_COLOURS,
+    Bar,
+    ChartAxis,
+    LimitLine,
+    Series,
+    bar_chart,
+    curve_chart,
+    time_unit,
+)
+from trimaran.report.page.layout import Absent, Chart, Page, Section, Words, those_known
+from trimaran.report.page.steps import rate
+from trimaran.report.page.terminal import print_page
+from trimaran.report.remedies import remedies_section
+from trimaran.report.tables import page_text
 
 Mode = Literal["weak", "strong"]
 """Weak: each device has its batch, however many there are. Strong: all devices share one batch."""
@@ -285,11 +292,273 @@ class ScalingStudy:
     does_not_fit: tuple[MemoryShortage, ...] = ()
 
     def __str__(self) -> str:
-        return page_text(lambda out: print_study(out, self))
+        return page_text(lambda out: print_page(out, scale_page(self)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Lines and tables of a scaling study
+# The page of a scaling study
+
+_NAMES = {"nccl": "DDP (all-reduce, nccl)"}
+_PARTS = (
+    ("forward and backward", "var(--forward)"),
+    ("communication, waiting", "var(--exposed)"),
+    ("update", "var(--update)"),
+    ("input pipeline", "var(--load)"),
+    ("other", "var(--unattributed)"),
+)
+
+
+def scale_page(study: ScalingStudy, plans: Sequence[Plan] = (), asked: str = "") -> Page:
+    """Throughput by devices, a table of each batch and method, what the step waits for, and what would help.
+
+    Args:
+        study: the answer
+        plans: those for the same job and machine are points of the curve
+        asked: command that asked; "": not known
+    """
+    planned, held = _planned(plans, study), groups(study.rows, strong=study.mode == "strong")
+    # The verdict says what does not fit at all.
+    shown = [rows for rows in held if any(row.fits for row in rows)]
+    in_ms = {_unit(rows) for rows in shown} == {"ms"}
+    return Page(
+        kind="Scaling study",
+        title=f"{study.job} on {study.cluster} ({study.device})",
+        verdict=" ".join(verdict_lines(study)),
+        facts=[
+            ("scaling", study.mode),
+            ("precision", precision_words(study.precision, study.precision_source)),
+            ("software", study.software),
+            ("times", study.source),
+        ],
+        sections=those_known(
+            _curve_section(held, study.mode, planned),
+            *(
+                _parts_section(study, rows, n, _legend(study, in_ms=in_ms) if n == len(shown) else [])
+                for n, rows in enumerate(shown, 1)
+            ),
+            _list("faster", "Fastest method of exchange, with the ends of its ratio to others", faster_lines(study)),
+            _list("machines", "Machines and cost", machine_lines(study)),
+            _list("feeding", "Where the input pipeline limits", feeding_lines(study)),
+            _list("layers", "Layers whose gradients do not overlap", layer_lines(study)),
+            _memory_section(study.rows),
+            remedies_section(study.advice) if study.advice else None,
+        ),
+        absent=[]
+        if planned
+        else [
+            Absent(
+                title="The best plan on the curve",
+                how="put this document and a plan file into one folder, and report the folder: "
+                f"trimaran plan {shlex.quote(study.job)} --cluster {shlex.quote(study.cluster)} --output plan.json",
+            )
+        ],
+        notes=study.notes,
+        command=f"{asked} --json" if asked else _command(study),
+    )
+
+
+def _list(name: str, title: str, lines: Sequence[str]) -> Section | None:
+    return Section(id=name, title=title, content=[Words(lines=lines, is_list=True)]) if lines else None
+
+
+def _command(study: ScalingStudy) -> str:
+    """The command that gives such a document, as far as its figures tell."""
+    counts = ",".join(str(count) for count in sorted({row.devices for row in study.rows}))
+    is_weak = study.mode == "weak"
+    batches = sorted({row.local_batch_size if is_weak else row.global_batch_size for row in study.rows})
+    words = ["trimaran", "scale", study.job, "--cluster", study.cluster, "--devices", counts]
+    words += ["--local-batch" if is_weak else "--batch", ",".join(map(str, batches))]
+    words += ["--sync", ",".join(dict.fromkeys(row.sync for row in study.rows)), "--precision", study.precision]
+    return shlex.join([*words, "--json"])
+
+
+def _planned(plans: Sequence[Plan], study: ScalingStudy) -> list[tuple[Plan, float]]:
+    """Plans for the job of a study on its machine, with their throughput [samples/s]."""
+    machine = study.cluster.partition(":")[0]
+    return [
+        (plan, plan.premises.global_batch_size / plan.prediction.step_time_s)
+        for plan in plans
+        if plan.job == study.job
+        and plan.premises.cluster.partition(":")[0] == machine
+        and plan.prediction.step_time_s > 0
+    ]
+
+
+def groups(rows: Iterable[ScalingRow], *, strong: bool) -> list[list[ScalingRow]]:
+    """Rows of one batch and one method together, in order.
+
+    Args:
+        rows: of a study
+        strong: the batch is that of all devices
+    """
+    held: dict[tuple[int, str], list[ScalingRow]] = {}
+    for row in rows:
+        held.setdefault((_batch(row, "strong" if strong else "weak"), row.sync), []).append(row)
+    return list(held.values())
+
+
+def _batch(row: ScalingRow, mode: Mode) -> int:
+    return row.global_batch_size if mode == "strong" else row.local_batch_size
+
+
+def _curve_section(held: Sequence[Sequence[ScalingRow]], mode: Mode, planned: Sequence[tuple[Plan, float]]) -> Section:
+    series, rows = [], []
+    what = "a device" if mode == "weak" else "in all"
+    for n, every in enumerate(held):
+        shown, sync, batch = [row for row in every if row.fits], every[0].sync, _batch(every[0], mode)
+        name = _NAMES.get(sync, sync) + (f", batch {batch} {what}" if len(held) > 1 else "")
+        colour = SERIES_COLOURS[n % len(SERIES_COLOURS)]
+        if shown and n == 0:
+            first = shown[0]
+            ideal = [(float(row.devices), first.samples_per_s / first.devices * row.devices) for row in shown]
+            series.append(Series(name="ideal", points=ideal, colour=SERIES_COLOURS[5], dashed=True, dots=False))
+        series.append(
+            Series(
+                name=name,
+                points=[(float(row.devices), row.samples_per_s) for row in shown],
+                ends=[row.interval for row in shown],
+                says=[f"{row.devices}: {_rate(row.samples_per_s)} samples/s" for row in shown],
+                colour=colour,
+            )
+        )
+        rows += [
+            (
+                _NAMES.get(sync, sync),
+                f"{batch:,} {what}",
+                f"{row.devices:,}",
+                _rate(row.samples_per_s) if row.fits else "does not fit",
+                format_span(*map(_rate, row.interval)) if row.fits else "–",
+                format_figure(row.speedup) if row.fits else "–",
+                f"{row.efficiency:.0%}" if row.fits else "–",
+                row.limiter,
+            )
+            for row in every
+        ]
+    if planned:
+        series.append(
+            Series(
+                name="plan",
+                points=[(float(plan.strategy.devices), value) for plan, value in planned],
+                says=[f"{plan.strategy.name}: {_rate(value)} samples/s" for plan, value in planned],
+                colour=SERIES_COLOURS[1],
+                line=False,
+                size=7.0,
+            )
+        )
+    rows += [
+        (
+            f"plan: {plan.strategy.name}",
+            f"{plan.premises.global_batch_size:,} in all",
+            f"{plan.strategy.devices:,}",
+            _rate(value),
+            " to ".join(
+                _rate(plan.premises.global_batch_size / end) if end > 0 else "–"
+                for end in reversed(plan.prediction.interval_s)
+            ),
+            *("–", "–", "–"),
+        )
+        for plan, value in planned
+    ]
+    counts = sorted({float(row.devices) for every in held for row in every if row.fits})
+    svg = curve_chart(
+        "Throughput by devices",
+        series,
+        ChartAxis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
+        ChartAxis(title="throughput [samples/s]", log=True),
+    )
+    table = DataTable(
+        columns=("exchange", "batch", "devices", "samples/s", "90 % interval", "speedup", "of ideal", "limited by"),
+        rows=rows,
+        words=frozenset({0, 1, 7}),
+    )
+    return Section(
+        id="scaling",
+        title="Throughput by devices",
+        content=[
+            Chart(svg=svg, table=table, caption="Bands: 90 % intervals. Ideal: one device, as many times as devices.")
+        ],
+        is_detail=True,
+    )
+
+
+def _parts_section(study: ScalingStudy, rows: Sequence[ScalingRow], number: int, legend: Sequence[str]) -> Section:
+    """The rows of a batch and a method, with the parts of a step.
+
+    Times of the table are in milliseconds; where these would be longer than their columns, in seconds or hours, and the
+    title says so.
+    """
+    first, unit, fitting = rows[0], _unit(rows), [row for row in rows if row.fits]
+    batch = f"batch {_batch(first, study.mode)} {'in all' if study.mode == 'strong' else 'a device'}"
+    title = f"{first.sync}, {batch}" + ("" if unit == "ms" else f", times in {unit}")
+    above = [f"^ {row.devices} GPUs: {row.why_above_linear}." for row in rows if row.why_above_linear]
+    table = DataTable(
+        columns=(*_COLUMNS, "limit", "memory"),
+        rows=[_cells(row, unit) for row in rows],
+        words=frozenset({len(_COLUMNS)}),
+        caption="\n".join([*above, *legend]),
+    )
+    drawn_in, size = time_unit(max(row.step_time_s for row in fitting))
+    svg = bar_chart(
+        "Parts of a step by devices",
+        [
+            Bar(
+                name=format_count(row.devices, "device"),
+                parts=[
+                    seconds / size
+                    for seconds in (
+                        *(row.fp_bp_s, row.exposed_communication_s, row.update_s),
+                        *(row.feeding_s, row.overhead_s),
+                    )
+                ],
+                note=f"{row.step_time_s / size:,.3g}",
+            )
+            for row in fitting
+        ],
+        _PARTS,
+        ChartAxis(title=f"time of a step [{drawn_in}]"),
+        names="devices",
+    )
+    name = "parts" if number == 1 else f"parts-{number}"
+    return Section(id=name, title=title, content=[Chart(svg=svg, table=table)])
+
+
+def _memory_section(rows: Sequence[ScalingRow]) -> Section:
+    card = max((row.card_bytes for row in rows), default=0)
+    table = DataTable(
+        columns=("exchange", "batch of a device", "devices", "peak", "device has", "fits"),
+        rows=[
+            (
+                row.sync,
+                f"{row.local_batch_size:,}",
+                f"{row.devices:,}",
+                format_bytes(row.peak_bytes),
+                format_bytes(row.card_bytes),
+                "yes" if row.fits else "no",
+            )
+            for row in rows
+        ],
+        words=frozenset({0, 5}),
+    )
+    svg = bar_chart(
+        "Memory of the fullest rank",
+        [
+            Bar(
+                name=f"{row.devices} × {row.local_batch_size}",
+                parts=[row.peak_bytes / 2**30],
+                note=f"{row.peak_bytes / 2**30:.3g}",
+            )
+            for row in rows[:20]
+        ],
+        [("memory at the peak", "var(--series-1)")],
+        ChartAxis(title="memory of the fullest rank [GiB]"),
+        limit=LimitLine(name=f"a device has {format_bytes(card)}", at=card / 2**30) if card else None,
+    )
+    return Section(
+        id="memory",
+        title="Memory with the budget",
+        content=[Chart(svg=svg, table=table, caption="Bars: devices × samples of each.")],
+        is_detail=True,
+    )
 
 
 def faster_lines(study: ScalingStudy) -> list[str]:
@@ -320,41 +589,6 @@ _LAYERS = 4
 _UNITS = {"ms": 1e-3, "s": 1.0, "h": 3600.0}
 # Of a unit, so that it takes five characters.
 _MOST = 9999.5
-
-
-def study_tables(study: ScalingStudy) -> list[Table]:
-    """The rows, a table for each batch and method.
-
-    Times are in milliseconds of a step; where these would be longer than their columns, in seconds or hours, and the
-    title says so.
-    """
-    found = groups(study.rows, strong=study.mode == "strong")
-    # The verdict says what does not fit at all.
-    return [_table(study, rows) for rows in found if any(row.fits for row in rows)]
-
-
-def groups(rows: Iterable[ScalingRow], *, strong: bool) -> list[list[ScalingRow]]:
-    """Rows of one batch and one method together, in order.
-
-    Args:
-        rows: of a study
-        strong: the batch is that of all devices
-    """
-    found: dict[tuple[int, str], list[ScalingRow]] = {}
-    for row in rows:
-        batch = row.local_batch_size * (row.devices if strong else 1)
-        found.setdefault((batch, row.sync), []).append(row)
-    return list(found.values())
-
-
-def _table(study: ScalingStudy, rows: Sequence[ScalingRow]) -> Table:
-    first, unit = rows[0], _unit(rows)
-    batch = first.local_batch_size * (first.devices if study.mode == "strong" else 1)
-    title = f"{first.sync}, batch {batch} {'in all' if study.mode == 'strong' else 'a device'}"
-    above = "\n".join(f"^ {row.devices} GPUs: {row.why_above_linear}" for row in rows if row.why_above_linear)
-    columns, cells = (*_COLUMNS, "limit", "memory"), [_cells(row, unit) for row in rows]
-    table = DataTable(columns=columns, rows=cells, words=frozenset({len(_COLUMNS)}), caption=above)
-    return table_view(table, title if unit == "ms" else f"{title}, times in {unit}")
 
 
 def _cells(row: ScalingRow, unit: str) -> list[str]:
@@ -402,9 +636,7 @@ def _time(seconds: float, unit: str) -> str:
 
 
 def _rate(samples_per_s: float) -> str:
-    if samples_per_s < 10:
-        return f"{samples_per_s:.2f}" if samples_per_s >= 0.1 else f"{samples_per_s:.2g}"
-    return f"{samples_per_s:,.0f}" if samples_per_s < 9_999_999.5 else f"{samples_per_s / 1e6:,.1f}M"
+    return rate(samples_per_s) if samples_per_s < 9_999_999.5 else f"{samples_per_s / 1e6:,.1f}M"
 
 
 def layer_lines(study: ScalingStudy) -> list[str]:
@@ -482,51 +714,20 @@ def _waited(row: ScalingRow) -> float:
     return row.exposed_communication_s / row.step_time_s
 
 
-def legend_lines(study: ScalingStudy) -> list[str]:
-    """The legend of the columns."""
-    in_ms = {_unit(rows) for rows in groups(study.rows, strong=study.mode == "strong")} == {"ms"}
+def _legend(study: ScalingStudy, *, in_ms: bool) -> list[str]:
+    """What the columns of the tables are."""
     data = ", waits for data" if study.input_pipeline else ""
-    made = [f"Times are {study.source}; {study.software}.", *study.notes]
-    if not study_tables(study):
-        return made
     return [
         f"{'ms' if in_ms else 'Parts'} of a step; FP+BP: forward and backward, during the exchange; overlap, exposed: "
         f"communication during it and not; optim: update; other: calls, copies into buffers, waits for the "
-        f"slowest{data}; ±: half of the 90 % interval.",
-        "memory: of the rank that needs the most, G: GiB, M: MiB; !: more than a device has, so that it cannot be run.",
-        "speedup: by one device; eff.: that by the devices; limit: bottleneck.",
-        *made,
+        f"slowest{data}; ±: half of the 90 % interval; speedup: by one device; eff.: that by the devices; limit: "
+        "bottleneck; memory: of the rank that needs the most, G: GiB, M: MiB; !: more than a device has, so that it "
+        "cannot be run.",
     ]
 
 
 def _place(row: ScalingRow) -> str:
     return f"{row.sync}, {row.devices} x {row.local_batch_size}"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# How a scaling study looks for people
-
-
-def print_study(out: Console, study: ScalingStudy) -> None:
-    """Print the verdict, the tables, what the step waits for, what would help, and what the figures mean."""
-    for line in verdict_lines(study):
-        out.print(f"[bold]{escape(line)}[/]")
-    out.print()
-    out.print(
-        f"[bold]{escape(study.job)}[/] on {escape(study.cluster)} ({escape(study.device)}), "
-        f"{precision_words(study.precision, study.precision_source)}, "
-        f"{study.mode} scaling\n"
-    )
-    for table in study_tables(study):
-        out.print(table, "")
-    _print_list(out, "Fastest method of exchange, with the ends of its ratio to the others", faster_lines(study))
-    _print_list(out, "Machines and cost", machine_lines(study))
-    _print_list(out, "Where the input pipeline limits", feeding_lines(study))
-    _print_list(out, "Layers whose gradients do not overlap", layer_lines(study))
-    if study.advice:
-        out.print(remedy_table(study.advice), "")
-    for line in legend_lines(study):
-        out.print(f"[dim]{escape(line)}[/]")
 
 
 def verdict_lines(study: ScalingStudy) -> list[str]:
@@ -561,12 +762,3 @@ def _shortage_line(study: ScalingStudy, short: MemoryShortage) -> str:
         f"{line} Not even one sample fits: parameters, gradients and optimizer state take "
         f"{format_bytes(short.state_bytes)} on each device; shard them (ZeRO, tensor parallelism, pipeline)."
     )
-
-
-def _print_list(out: Console, title: str, lines: list[str]) -> None:
-    if not lines:
-        return
-    out.print(f"[bold]{title}[/]")
-    for line in lines:
-        out.print(Padding(Text(line), (0, 0, 0, 2)))
-    out.print()

@@ -426,14 +426,14 @@ def kind_table(comparison: Comparison) -> Table:
     add_words(table, "kind")
     add_figures(table, "count", "observed", "predicted", "measured", "error", no_wrap=False)
     for kind in comparison.kinds:
-        measured_s = kind.each.measured_s
+        measured_s = kind.measured_s
         table.add_row(
             f"{kind.kind} {KIND_NAMES[kind.kind]}",
             str(kind.count),
             str(kind.observed),
-            format_seconds(kind.each.predicted_s),
+            format_seconds(kind.predicted_s),
             "–" if measured_s is None else format_seconds(measured_s),
-            _error(kind.each),
+            _error(kind),
         )
     return table
 

@@ -67,8 +67,8 @@ def _curves(_: Recorded) -> list[Check]:
     from trimaran.convergence.types import CurveTable
     from trimaran.report.convergence_curve import study_catalog
 
-    together = study_catalog()[1]
-    rms, mean, coverage = together.rms or 0.0, together.mean or 0.0, together.coverage or 0.0
+    together = study_catalog().together
+    rms, mean, coverage = together.rms or 0.0, together.leave_one_out_mean or 0.0, together.coverage_90 or 0.0
     ends = [point for point in together.left_out if not point.inside]
     outside = [point for point in together.left_out if not point.covered]
     table = find_curve("retinanet").table
@@ -79,15 +79,15 @@ def _curves(_: Recorded) -> list[Check]:
         judged(f"curves of the catalog: {percent(rms)} rms", "7 % rms", holds=rms <= 0.07, reason="it is farther off"),
         bounded(
             f"{len(together.left_out)} points, each from the others of its curve: {percent(mean)} mean; inside the "
-            f"data {percent(together.mean_inside or 0.0)}",
+            f"data {percent(together.leave_one_out_mean_inside or 0.0)}",
             "6 % mean",
-            holds=(together.mean_inside or 1.0) <= 0.06 and coverage >= 0.90,
+            holds=(together.leave_one_out_mean_inside or 1.0) <= 0.06 and coverage >= 0.90,
             reason=f"{len(ends)} of them are the smallest or largest batch of their curve, which the others only "
             f"extrapolate to: {percent(fmean(abs(point.error) for point in ends))} mean, intervals of "
-            f"{percent(median(point.low / point.predicted - 1 for point in ends), 0, sign=True)} to "
-            f"{percent(median(point.high / point.predicted - 1 for point in ends), 0, sign=True)} (median), and a "
-            "warning; no law from curves of other jobs is nearer (docs/decisions/0010)",
-            missed=f"inside the data {percent(together.mean_inside or 0.0)}",
+            f"{percent(median(point.interval[0] / point.predicted - 1 for point in ends), 0, sign=True)} to "
+            f"{percent(median(point.interval[1] / point.predicted - 1 for point in ends), 0, sign=True)} (median), "
+            "and a warning; no law from curves of other jobs is nearer (docs/decisions/0010)",
+            missed=f"inside the data {percent(together.leave_one_out_mean_inside or 0.0)}",
         ),
         judged(
             f"{percent(coverage)} of them inside their 90 % interval",

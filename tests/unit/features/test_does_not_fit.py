@@ -1,11 +1,9 @@
 """What does not fit is said first, with the largest batch that does; nothing is advised past memory."""
 
-import io
 import re
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 from tests import builders
 from tests.raising import raises
 
@@ -20,7 +18,7 @@ from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.program.json_files import to_plain
 from trimaran.report.memory import memory_page
 from trimaran.report.page.study import drawing_of
-from trimaran.report.scaling import ScalingStudy, print_study
+from trimaran.report.scaling import ScalingStudy
 
 _TOO_MANY = 1 << 22
 
@@ -31,9 +29,7 @@ def study() -> ScalingStudy:
 
 
 def page(study: ScalingStudy) -> str:
-    text = io.StringIO()
-    print_study(Console(file=text, width=80, no_color=True), study)
-    return text.getvalue()
+    return str(study)
 
 
 def test_the_largest_batch_that_fits_is_found_and_the_next_one_does_not(study: ScalingStudy) -> None:

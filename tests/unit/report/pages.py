@@ -15,11 +15,11 @@ from tests.unit.report.test_files import REPORT
 
 from trimaran.base.remedies import Remedy
 from trimaran.base.timeline import Timeline
+from trimaran.convergence.files import doubling_ratios, find_curve
 from trimaran.program.json_files import to_plain
 from trimaran.program.lowering.lower import lower
 from trimaran.program.plan_file import CandidateRow, Plan, program_lines, write_plan
-from trimaran.report.convergence_curve import study_curve
-from trimaran.report.convergence_curve import study_document as curve_document
+from trimaran.report.convergence_curve import CurveCatalog, study_curve
 from trimaran.report.memory import (
     Holder,
     LeastMemory,
@@ -128,19 +128,20 @@ def studies(name: str = "") -> dict[str, dict[str, Any]]:
     """
     scaled = test_scaling_table.study(test_scaling_table.row(0.5, devices=1), test_scaling_table.row(0.6, devices=8))
     crossover, converged, rehearsed = crossed(), test_converging.found(), rehearsal()
-    curve: dict[str, Any] = curve_document(study_curve("resnet50", ()))
+    curve = study_curve("resnet50", find_curve("resnet50"), (2048,))
     if name:
         scaled = replace(scaled, job=name, notes=(name,), advice=(remedy(name),))
         crossover = replace(crossover, job=name, notes=(name,))
         converged = replace(converged, job=name, warnings=(name,))
         rehearsed = replace(rehearsed, script=[name], headline=name, notes=[name], agreement=name)
-        curve |= {"name": name, "task": name, "warnings": [name]}
+        curve = replace(curve, name=name, task=name, warnings=(name,))
     estimate = memory_estimate(name or "vgg16")
     return {
         "plan": plan_answer(name or "llama2:70b"),
         "scale": to_plain(scaled),
         "crossover": to_plain(crossover),
-        "curve": curve,
+        "curve": to_plain(curve),
+        "curve --list": to_plain(CurveCatalog(curves=(curve,), ratios=doubling_ratios())),
         "converge": to_plain(converged),
         "memory": to_plain(estimate),
         "rehearse": to_plain(rehearsed),

@@ -11,7 +11,8 @@ from trimaran.convergence.types import CurveTable, Point
 from trimaran.features.convergence.measure import ConvergedBatch, fitted_curve
 from trimaran.jobs.learning_rate import Recipe
 from trimaran.program.json_files import to_plain
-from trimaran.report.convergence_runs import ConvergedRun, Convergence, NoiseComparison, convergence_view
+from trimaran.report.convergence_runs import ConvergedRun, Convergence, NoiseComparison, converge_page
+from trimaran.report.page.terminal import print_page
 
 
 def _run(batch: int, epochs: float | None, seed: int = 0) -> ConvergedRun:
@@ -76,7 +77,7 @@ def found(*, flat: bool = False) -> Convergence:
 
 def _printed(shown: Convergence) -> list[str]:
     file = io.StringIO()
-    Console(file=file, width=80, no_color=True).print(convergence_view(shown))
+    print_page(Console(file=file, width=80, no_color=True), converge_page(shown))
     return file.getvalue().splitlines()
 
 

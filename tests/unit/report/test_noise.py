@@ -7,20 +7,24 @@ from tests.unit.report.runs import PROGRAM, measured, predicted
 from tests.unit.report.test_files import REPORT
 
 from trimaran.pricing.noise import noise_between
+from trimaran.program.json_files import to_plain
 from trimaran.program.types import Kind
-from trimaran.report.comparison import Comparison, Figure, compare
-from trimaran.report.run_report import noise_line, pace_note, report_document
+from trimaran.report.comparison import Comparison, compare
+from trimaran.report.run_report import noise_interval, noise_line, pace_note
 
 NOISE = noise_between([0.099, 0.100, 0.101], ranks=2, date="2026-11-20", source="by hand")
 
 
 def test_the_line_names_ranks_interval_and_day() -> None:
     """Logarithms 0.01 apart: 2.92 * 1.414 * 0.01 = 0.0413, and exp of that is 1.0422."""
-    assert noise_line(NOISE) == "identical runs on 2 ranks differ by up to ±4.2 % (90 %), calibrated 2026-11-20"
+    assert (
+        noise_line(noise_interval(NOISE))
+        == "identical runs on 2 ranks differ by up to ±4.2 % (90 %), calibrated 2026-11-20"
+    )
 
 
 def test_a_large_noise_has_no_decimals_and_fits_into_80_columns() -> None:
-    line = noise_line(dataclasses.replace(NOISE, ranks=128, high=1.234))
+    line = noise_line(noise_interval(dataclasses.replace(NOISE, ranks=128, high=1.234)))
     assert "±123 %" in line
     assert len(line) <= 80
 
@@ -30,20 +34,17 @@ def test_what_is_not_known_says_how_to_know_it() -> None:
 
 
 def test_the_report_has_the_noise_or_null() -> None:
-    kept = report_document(dataclasses.replace(REPORT, noise=NOISE))["noise"]
+    kept = to_plain(dataclasses.replace(REPORT, noise=noise_interval(NOISE)))["noise"]
     assert kept["interval"] == [NOISE.low, NOISE.high]
     assert (kept["date"], kept["ranks"], kept["runs"]) == ("2026-11-20", 2, 3)
-    assert report_document(REPORT)["noise"] is None
+    assert to_plain(REPORT)["noise"] is None
 
 
 def paced(*ratios: float) -> Comparison:
     """A run whose forward, backward and update took so many times as long as predicted, and all else ten times."""
     run = compare(PROGRAM, predicted(), measured())
     times = dict(zip((Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE), ratios, strict=True))
-    kinds = [
-        dataclasses.replace(one, each=Figure(predicted_s=1.0, measured_s=times.get(one.kind, 10.0)))
-        for one in run.kinds
-    ]
+    kinds = [dataclasses.replace(one, predicted_s=1.0, measured_s=times.get(one.kind, 10.0)) for one in run.kinds]
     return dataclasses.replace(run, kinds=tuple(kinds))
 
 

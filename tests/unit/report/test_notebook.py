@@ -8,6 +8,7 @@ from tests.unit.report.test_files import REPORT
 
 from trimaran.program.json_files import to_plain
 from trimaran.report.memory import LiveCurve
+from trimaran.report.run_report import RecordedStep
 
 
 def test_a_plan_shows_its_verdict_and_its_candidates() -> None:
@@ -40,7 +41,7 @@ def test_a_verdict_says_that_the_machine_was_busy() -> None:
 
 
 def test_a_report_without_a_measurement_claims_none() -> None:
-    found = replace(REPORT, comparison=None)._repr_html_()
+    found = replace(REPORT, measured=RecordedStep(), by_rank=None)._repr_html_()
     assert "nothing was measured." in found
     assert '<td class="figure">–</td>' in found
 

@@ -61,7 +61,16 @@ def widest() -> Comparison:
     names = [f"{name}_s" for name in ("step", "overlapped", *PARTS)]
     long, short = (Breakdown(rank=0, step=0, **dict.fromkeys(names, seconds)) for seconds in (9.999, 0.5))
     ranks = tuple(RankComparison(rank=rank, predicted=long, measured=short) for rank in (0, 1023))
-    kinds = tuple(KindComparison(kind=kind, count=9999, observed=9999, each=figure) for kind in Kind)
+    kinds = tuple(
+        KindComparison(
+            kind=kind,
+            count=9999,
+            observed=9999,
+            predicted_s=figure.predicted_s,
+            measured_s=figure.measured_s,
+        )
+        for kind in Kind
+    )
     return Comparison(step=figure, ranks=ranks, kinds=kinds, instructions={}, steps=500, warmup=10)
 
 
@@ -125,9 +134,7 @@ def test_every_table_is_one_that_elides_nothing() -> None:
 
 
 def test_the_kind_table_shows_what_was_not_observed() -> None:
-    kinds = (
-        KindComparison(kind=Kind.ALL_REDUCE, count=3, observed=0, each=Figure(predicted_s=0.002, measured_s=None)),
-    )
+    kinds = (KindComparison(kind=Kind.ALL_REDUCE, count=3, observed=0, predicted_s=0.002, measured_s=None),)
     comparison = Comparison(
         step=Figure(predicted_s=1.0, measured_s=1.0), ranks=(), kinds=kinds, instructions={}, steps=1, warmup=0
     )

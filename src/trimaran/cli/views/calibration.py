@@ -10,7 +10,7 @@ from trimaran.base.units import format_count, format_rate, format_seconds
 from trimaran.measure.calibration.results import Calibration, DeviceFigures, Estimate, LinkFigures
 from trimaran.pricing.transfers import SEND
 from trimaran.program.json_files import to_plain
-from trimaran.report.run_report import noise_line
+from trimaran.report.run_report import noise_interval, noise_line
 from trimaran.report.tables import KIND_NAMES, add_figures, add_words, frame_table, print_next
 
 
@@ -30,7 +30,7 @@ def print_calibration(out: Console, calibration: Calibration, *, output: Path | 
         out.print(_link_table(calibration))
         out.print()
     for noise in calibration.noise:
-        line = noise_line(noise)
+        line = noise_line(noise_interval(noise))
         out.print(line[0].upper() + line[1:])
     if output is None:
         out.print("Kept for this machine. In a file: trimaran calibrate -o machine.json")

@@ -22,7 +22,7 @@ from trimaran.planning.requests import PlanRequest
 from trimaran.program.json_files import to_plain
 from trimaran.program.plan_file import write_plan
 from trimaran.report.gradient_noise import gradient_noise_lines
-from trimaran.report.run_report import comparison_document, noise_line
+from trimaran.report.run_report import compared_columns, noise_line
 from trimaran.report.tables import kind_table, rank_table
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def _trained_sentence(trained: "FinishedTraining") -> str:
     """The epochs, the speed and what was learned, and how far the prediction is off."""
-    report, comparison = trained.report, trained.report.comparison
+    report, comparison = trained.report, trained.comparison
     done, before = len(trained.epochs), trained.epochs_before
     if trained.was_over:
         how = trained.how_to_resume(more=True)
@@ -45,14 +45,14 @@ def _trained_sentence(trained: "FinishedTraining") -> str:
         parts.append(f"{trained.metric} {report.final['accuracy']:.4f}")
     end = ""
     if comparison is not None and comparison.step.measured_s:
-        measured, predicted = map(format_seconds, (comparison.step.measured_s, report.prediction.step_time_s))
+        measured, predicted = map(format_seconds, (comparison.step.measured_s, report.predicted.step_time_s))
         end = f" A step took {measured}, predicted {predicted}."
     return f"{', '.join(parts)}.{end}"
 
 
 def print_trained(out: Console, trained: "FinishedTraining") -> None:
     """Print the epochs, predicted against measured, and where everything is: a page with a verdict as any other."""
-    comparison = trained.report.comparison
+    comparison = trained.comparison
     out.print()
     begin_verdict()
     out.print(f"[bold]{escape(_trained_sentence(trained))}[/]", soft_wrap=trained.was_over)
@@ -146,5 +146,5 @@ def emulation_document(found: "Emulated") -> dict[str, Any]:
         "error": found.error,
         "others": found.others,
         "steps": found.comparison.steps,
-        **comparison_document(found.comparison),
+        **to_plain(compared_columns(found.comparison)),
     }

@@ -77,7 +77,7 @@ from trimaran.program.plan_file import write_plan
 from trimaran.program.text import format_program
 from trimaran.report.comparison import Comparison, compare
 from trimaran.report.gradient_noise import gradient_noise_document
-from trimaran.report.run_report import RunReport, pace_note, write_report
+from trimaran.report.run_report import RunReport, pace_note, run_report, write_report
 from trimaran.report.slow_rank import SlowRank, find_slow_ranks
 from trimaran.report.timelines import write_timeline
 from trimaran.report.trace import write_trace
@@ -104,6 +104,7 @@ class FinishedTraining(RunResult):
         run: its directory
         planned: what was run
         report: what `report.json` holds, with predicted against measured
+        comparison: of prediction and measurement; None where nothing was recorded
         unwritten: what could not be written of a run that a signal has ended, for people; empty: all was
         options: how it trained
     """
@@ -111,6 +112,7 @@ class FinishedTraining(RunResult):
     run: RunDirectory
     planned: Planned
     report: RunReport
+    comparison: Comparison | None = None
     unwritten: str = ""
     options: TrainOptions = PLAIN
 
@@ -788,7 +790,7 @@ def _conclude(
     if last is not None and last.accuracy is not None:
         final["accuracy"] = last.accuracy
     rates = [epoch.samples / epoch.seconds for epoch in result.epochs if epoch.seconds]
-    report = RunReport(
+    report = run_report(
         job=planned.reference,
         strategy=simulated.plan.strategy,
         prediction=simulated.plan.prediction,
@@ -816,7 +818,9 @@ def _conclude(
         notes.stop(result.stopped, summary)
     notes.check()
     known = {one.name: getattr(result, one.name) for one in fields(result)} | {"notes": tuple(said)}
-    return FinishedTraining(**known, run=run, planned=planned, report=report, unwritten=notes.unwritten)
+    return FinishedTraining(
+        **known, run=run, planned=planned, report=report, comparison=comparison, unwritten=notes.unwritten
+    )
 
 
 def _explained(raised: TrimaranError, planned: Planned) -> TrimaranError:

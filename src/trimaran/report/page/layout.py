@@ -87,12 +87,14 @@ class Section:
         title: its heading
         content: in order
         is_wide: it takes the whole width, where others stand in two columns
+        is_detail: a terminal has it with `--verbose`
     """
 
     id: str
     title: str
     content: Sequence[Chart | Words | Commands | Timelines | DataTable]
     is_wide: bool = False
+    is_detail: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,8 @@ class Page:
         notes: what the reader should know
         sources: files that it is made of
         version: of the program
+        command: that made the answer, as far as it says
+        environment: where, names and values
     """
 
     title: str
@@ -154,31 +158,6 @@ class Page:
     notes: Sequence[str] = ()
     sources: Sequence[str] = ()
     version: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyPage:
-    """What a document says.
-
-    Attributes:
-        kind: of the study, in words
-        title: what it is of
-        verdict: one sentence
-        facts: names and values
-        sections: in order
-        absent: what it does not know
-        notes: what the reader should know
-        command: that made it, as far as the document says
-        environment: where, names and values
-    """
-
-    kind: str
-    title: str
-    verdict: str
-    facts: Sequence[tuple[str, str]]
-    sections: Sequence[Section]
-    absent: Sequence[Absent] = ()
-    notes: Sequence[str] = ()
     command: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from trimaran.base import VERSION
 from trimaran.base.decoding import decode_typed
-from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.errors import TrimaranError
 from trimaran.base.files import looked_at, read_bytes, read_text
 from trimaran.base.secrets import page_command
 from trimaran.base.timeline import Timeline
@@ -37,93 +37,13 @@ from trimaran.report.page.steps import (
 )
 from trimaran.report.page.timeline import step_timelines
 from trimaran.report.plans import training_line
-from trimaran.report.run_report import run_verdict
+from trimaran.report.run_report import RankColumns, RunReport, noise_line, run_verdict
 from trimaran.report.tables import KIND_NAMES
 from trimaran.report.timelines import read_timeline
 from trimaran.runtime.checkpoint.recovered import Recovered
 
-_Seconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 _Positive = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
-_Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
-
-
-class _Plan(msgspec.Struct):
-    strategy: str
-
-
-class _Prediction(msgspec.Struct):
-    step_time_s: _Positive
-    interval_s: tuple[_Positive, _Positive]
-    peak_bytes: _Bytes | list[_Bytes] = 0
-    """Of the fullest rank; of each, in reports of before [bytes]."""
-
-    @property
-    def peak(self) -> int:
-        """Of the fullest rank [bytes]; 0: not known."""
-        return max(self.peak_bytes, default=0) if isinstance(self.peak_bytes, list) else self.peak_bytes
-
-
-class _Measurement(msgspec.Struct):
-    step_time_s: _Positive | None
-    steps: _Count
-    warmup: _Count
-
-
-class _NoiseInterval(msgspec.Struct):
-    interval: tuple[_Seconds, _Seconds]
-    date: str
-    ranks: _Count
-
-
-class _Figures(msgspec.Struct):
-    predicted_s: list[_Seconds]
-    measured_s: list[_Seconds | None]
-
-
-class _ByRank(msgspec.Struct):
-    rank: list[_Count]
-    step: _Figures
-    forward: _Figures
-    backward: _Figures
-    update: _Figures
-    load: _Figures
-    exposed: _Figures
-    idle: _Figures
-    unattributed: _Figures
-    overlapped: _Figures
-
-
-def _named(token: str) -> str:
-    """A kind of instruction as a file has it, with what it does where that is known."""
-    does = {kind.value: name for kind, name in KIND_NAMES.items()}.get(token)
-    return f"{token} {does}" if does else token
-
-
-class _KindRow(msgspec.Struct):
-    kind: str
-    count: _Count
-    observed: _Count
-    predicted_s: _Seconds
-    measured_s: _Seconds | None
-
-
-class _Report(msgspec.Struct):
-    """What a page takes of `report.json`."""
-
-    job: str
-    plan: _Plan
-    predicted: _Prediction
-    measured: _Measurement
-    environment: dict[str, str]
-    notes: list[str]
-    run_dir: str = ""
-    noise: _NoiseInterval | None = None
-    others: float | None = None
-    samples_per_s: _Positive | None = None
-    final: dict[str, float | None] = {}
-    by_rank: _ByRank | None = None
-    by_kind: list[_KindRow] = []
 
 
 class _Run(msgspec.Struct):
@@ -169,7 +89,7 @@ class _Files:
     """
 
     run: _Run | None = None
-    report: _Report | None = None
+    report: RunReport | None = None
     plan: Plan | None = None
     program: Program | None = None
     predicted: Timeline | None = None
@@ -223,19 +143,8 @@ def page_of_run(folder: Path, *, shown: str) -> Page:
     return _page(files, shown=shown, sources=sources)
 
 
-def _read_report(path: Path) -> _Report:
-    report = decode_typed(read_bytes(path), _Report, source=str(path))
-    ranks = report.by_rank
-    if ranks is not None:
-        columns = [getattr(ranks, name) for name in ("step", *PARTS, "overlapped")]
-        sizes = {len(ranks.rank), *(len(one.predicted_s) for one in columns), *(len(one.measured_s) for one in columns)}
-        if len(sizes) > 1:
-            raise InputError(
-                f"{path}: by_rank has columns of different lengths: take another copy, or train again",
-                code="report.uneven-ranks",
-                path=str(path),
-            )
-    return report
+def _read_report(path: Path) -> RunReport:
+    return decode_typed(read_bytes(path), RunReport, source=str(path))
 
 
 def _read_epochs(path: Path) -> tuple[_EpochLine, ...]:
@@ -272,7 +181,14 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
             report.predicted.interval_s,
             measured,
             kinds=[
-                (_named(one.kind), one.count, one.observed, one.predicted_s, one.measured_s) for one in report.by_kind
+                (
+                    f"{row.kind} {KIND_NAMES.get(row.kind, '')}".strip(),
+                    row.count,
+                    row.observed,
+                    row.predicted_s,
+                    row.measured_s,
+                )
+                for row in report.by_kind
             ],
         ),
         "Predicted against measured",
@@ -365,23 +281,16 @@ def _ranks(files: _Files) -> int:
     return 0
 
 
-def _measured(report: _Report) -> MeasuredNote | None:
+def _measured(report: RunReport) -> MeasuredNote | None:
     step_s = report.measured.step_time_s
     if step_s is None:
         return None
-    noise = report.noise
-    words = "noise of repeated runs unknown here: trimaran calibrate"
-    if noise is not None:
-        words = (
-            f"identical runs on {format_count(noise.ranks, 'rank')} differ by up to ±{percent(noise.interval[1])[1:]} "
-            f"(90 %), calibrated {noise.date}"
-        )
     return MeasuredNote(
         step_s=step_s,
         steps=report.measured.steps,
         warmup=report.measured.warmup,
-        noise=None if noise is None else noise.interval,
-        noise_words=words,
+        noise=None if report.noise is None else report.noise.interval,
+        noise_words=noise_line(report.noise),
     )
 
 
@@ -418,7 +327,7 @@ def _facts(files: _Files, measured: MeasuredNote | None, strategy: str) -> list[
     return facts
 
 
-def _parts(by_rank: _ByRank) -> list[RankParts]:
+def _parts(by_rank: RankColumns) -> list[RankParts]:
     found = []
     for n, rank in enumerate(by_rank.rank):
         for source in ("predicted", "measured"):

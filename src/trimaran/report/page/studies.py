@@ -13,14 +13,13 @@ import msgspec
 
 from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.html import DataTable
-from trimaran.base.remedies import Remedy
 from trimaran.base.secrets import page_command
 from trimaran.base.units import format_bytes, format_count, format_duration, format_figure, format_seconds, format_span
 from trimaran.pricing.analytical.fits_device import MemoryRange
 from trimaran.pricing.analytical.step_time import RankTraffic
 from trimaran.program.plan_file import Assumed, OtherPlan, Plan, against_baseline
-from trimaran.report.convergence_curve import critical, critical_words, figure
-from trimaran.report.convergence_runs import Convergence, converged_verdict
+from trimaran.report.convergence_curve import CurveCatalog, CurveStudy, catalog_page, curve_page
+from trimaran.report.convergence_runs import Convergence, converge_page
 from trimaran.report.crossover import Crossover, crossover_page
 from trimaran.report.memory import MemoryEstimate, memory_page
 from trimaran.report.observation import Observation, launch_words, limit_words, parts_table, steps_words, without_remedy
@@ -30,15 +29,12 @@ from trimaran.report.page.charts import (
     ChartAxis,
     Interval,
     LimitLine,
-    Series,
     bar_chart,
     byte_unit,
-    curve_chart,
     interval_chart,
-    plain_number,
     time_unit,
 )
-from trimaran.report.page.layout import Absent, Chart, Section, StudyPage, Words, those_known
+from trimaran.report.page.layout import Absent, Chart, Page, Section, Words, those_known
 from trimaran.report.page.steps import (
     Considered,
     assumption_section,
@@ -52,539 +48,10 @@ from trimaran.report.page.steps import (
 )
 from trimaran.report.plans import fastest_and_cheapest, run_parts, run_sentences, target_verdict
 from trimaran.report.rehearsal import Rehearsal, rehearsal_page
-from trimaran.report.remedies import grounds
-from trimaran.report.scaling import ScalingRow, ScalingStudy, groups, verdict_lines
+from trimaran.report.remedies import remedies_section
+from trimaran.report.scaling import ScalingStudy, scale_page
 
 Pair = tuple[Real | None, Real | None]
-
-
-def _remedies(
-    remedies: Sequence[Remedy], where: Sequence[str] = (), *, of_script: bool = False, nothing: str = ""
-) -> Section | None:
-    """What would help, with how sure that is, and of each of which row, where there are several; else what is said."""
-    if not remedies:
-        return Section(id="remedies", title="What would help", content=[Words(lines=[nothing])]) if nothing else None
-    chart = interval_chart(
-        "Predicted gain of remedies",
-        [
-            Interval(
-                name=one.name,
-                at=100 * one.predicted_gain,
-                ends=(100 * one.gain_interval[0], 100 * one.gain_interval[1]),
-                label=percent(one.predicted_gain, signed=False),
-                says=one.action,
-            )
-            for one in remedies[:12]
-        ],
-        ChartAxis(title="time saved [%]"),
-    )
-    table = DataTable(
-        columns=(
-            "remedy",
-            *(["devices × batch"] if where else []),
-            "limited by",
-            "gain",
-            "interval",
-            "what to do",
-            "basis",
-        ),
-        rows=[
-            (
-                one.name,
-                *where[n : n + 1],
-                one.limiter,
-                percent(one.predicted_gain, signed=False),
-                format_span(*(percent(end, signed=False) for end in one.gain_interval)),
-                one.action,
-                grounds(one, of_script=of_script),
-            )
-            for n, one in enumerate(remedies)
-        ],
-        words=frozenset({0, 1, 2, 5, 6} if where else {0, 1, 4, 5}),
-    )
-    return Section(
-        id="remedies",
-        title="What would help",
-        content=[Chart(svg=chart, table=table, caption="Share of the time saved, with its interval.", is_open=True)],
-        is_wide=True,
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Scaling
-
-
-Groups = Sequence[tuple[int, Sequence[ScalingRow]]]
-"""Rows of one batch and one method together, with the batch."""
-
-_NAMES = {"nccl": "DDP (all-reduce, nccl)"}
-_SCALE_PARTS = (
-    ("forward and backward", "var(--forward)"),
-    ("communication, waiting", "var(--exposed)"),
-    ("update", "var(--update)"),
-    ("input pipeline", "var(--load)"),
-    ("other", "var(--unattributed)"),
-)
-
-
-def _scale_page(found: ScalingStudy, plans: Sequence[Plan], asked: str) -> StudyPage:
-    planned = _planned(plans, found)
-    held = [
-        (rows[0].local_batch_size if found.mode == "weak" else rows[0].global_batch_size, rows)
-        for rows in groups(found.rows, strong=found.mode == "strong")
-    ]
-    return StudyPage(
-        kind="Scaling study",
-        title=f"{found.job} on {found.cluster}",
-        verdict=" ".join(verdict_lines(found)),
-        facts=[("scaling", found.mode), ("precision", found.precision), ("software", found.software)],
-        sections=those_known(
-            _scaling_curve(held, found.mode, planned),
-            _scaling_shares(held),
-            _scaling_memory(found.rows),
-            _remedies(found.advice, [_set_up(one) for one in found.advice if one.at]),
-        ),
-        absent=[]
-        if planned
-        else [
-            Absent(
-                title="The best plan on the curve",
-                how="put this document and a plan file into one folder, and report the folder: "
-                f"trimaran plan {shlex.quote(found.job)} --cluster {shlex.quote(found.cluster)} --output plan.json",
-            )
-        ],
-        notes=found.notes,
-        command=f"{asked} --json" if asked else _scale_command(found),
-        environment={"device": found.device, "software": found.software, "times": found.source},
-    )
-
-
-def _set_up(one: Remedy) -> str:
-    """The row of a study that a remedy is about."""
-    return f"{one.at.get('devices', 0):,} × {one.at.get('local_batch_size', 0):,}, {one.at.get('sync', '')}"
-
-
-def _scale_command(found: ScalingStudy) -> str:
-    """The command that gives such a document, as far as its figures tell."""
-    counts = ",".join(str(count) for count in sorted({row.devices for row in found.rows}))
-    is_weak = found.mode == "weak"
-    batches = sorted({row.local_batch_size if is_weak else row.global_batch_size for row in found.rows})
-    words = ["trimaran", "scale", found.job, "--cluster", found.cluster, "--devices", counts]
-    words += ["--local-batch" if is_weak else "--batch", ",".join(map(str, batches))]
-    words += ["--sync", ",".join(dict.fromkeys(row.sync for row in found.rows)), "--precision", found.precision]
-    return shlex.join([*words, "--json"])
-
-
-def _planned(plans: Sequence[Plan], found: ScalingStudy) -> list[tuple[Plan, float]]:
-    """Plans for the job of a study on its machine, with their throughput [samples/s]."""
-    machine = found.cluster.partition(":")[0]
-    return [
-        (plan, plan.premises.global_batch_size / plan.prediction.step_time_s)
-        for plan in plans
-        if plan.job == found.job
-        and plan.premises.cluster.partition(":")[0] == machine
-        and plan.prediction.step_time_s > 0
-    ]
-
-
-def _scaling_curve(held: Groups, mode: str, planned: Sequence[tuple[Plan, float]]) -> Section | None:
-    series, rows = [], []
-    what = "a device" if mode == "weak" else "in all"
-    for n, (batch, every) in enumerate(held):
-        shown, sync = [row for row in every if row.fits], every[0].sync
-        name = _NAMES.get(sync, sync) + (f", batch {batch} {what}" if len(held) > 1 else "")
-        colour = SERIES_COLOURS[n % len(SERIES_COLOURS)]
-        if shown and n == 0:
-            first = shown[0]
-            ideal = [(float(row.devices), first.samples_per_s / first.devices * row.devices) for row in shown]
-            series.append(Series(name="ideal", points=ideal, colour=SERIES_COLOURS[5], dashed=True, dots=False))
-        series.append(
-            Series(
-                name=name,
-                points=[(float(row.devices), row.samples_per_s) for row in shown],
-                ends=[row.interval for row in shown],
-                says=[f"{row.devices}: {rate(row.samples_per_s)} samples/s" for row in shown],
-                colour=colour,
-            )
-        )
-        rows += [
-            (
-                _NAMES.get(sync, sync),
-                f"{batch:,} {what}",
-                f"{row.devices:,}",
-                rate(row.samples_per_s) if row.fits else "does not fit",
-                format_span(*map(rate, row.interval)) if row.fits else "–",
-                format_figure(row.speedup) if row.fits else "–",
-                f"{row.efficiency:.0%}" if row.fits else "–",
-                row.limiter,
-            )
-            for row in every
-        ]
-    if planned:
-        series.append(
-            Series(
-                name="plan",
-                points=[(float(plan.strategy.devices), value) for plan, value in planned],
-                says=[f"{plan.strategy.name}: {rate(value)} samples/s" for plan, value in planned],
-                colour=SERIES_COLOURS[1],
-                line=False,
-                size=7.0,
-            )
-        )
-    rows += [
-        (
-            f"plan: {plan.strategy.name}",
-            f"{plan.premises.global_batch_size:,} in all",
-            f"{plan.strategy.devices:,}",
-            rate(value),
-            " to ".join(
-                rate(plan.premises.global_batch_size / end) if end > 0 else "–"
-                for end in reversed(plan.prediction.interval_s)
-            ),
-            *("–", "–", "–"),
-        )
-        for plan, value in planned
-    ]
-    counts = sorted({float(row.devices) for _, every in held for row in every if row.fits})
-    svg = curve_chart(
-        "Throughput by devices",
-        series,
-        ChartAxis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
-        ChartAxis(title="throughput [samples/s]", log=True),
-    )
-    table = DataTable(
-        columns=("exchange", "batch", "devices", "samples/s", "90 % interval", "speedup", "of ideal", "limited by"),
-        rows=rows,
-        words=frozenset({0, 1, 7}),
-    )
-    return Section(
-        id="scaling",
-        title="Throughput by devices",
-        content=[
-            Chart(svg=svg, table=table, caption="Bands: 90 % intervals. Ideal: one device, as many times as devices.")
-        ],
-    )
-
-
-def _scaling_shares(held: Groups) -> Section | None:
-    content = []
-    for batch, every in held:
-        shown, sync = [row for row in every if row.fits], every[0].sync
-        if not shown:
-            continue
-        unit, size = time_unit(max(row.step_time_s for row in shown))
-        figures = [
-            (row.fp_bp_s, row.exposed_communication_s, row.update_s, row.feeding_s, row.overhead_s) for row in shown
-        ]
-        svg = bar_chart(
-            "Parts of a step by devices",
-            [
-                Bar(
-                    name=format_count(row.devices, "device"),
-                    parts=[seconds / size for seconds in parts],
-                    note=f"{sum(parts) / size:,.3g}",
-                )
-                for row, parts in zip(shown, figures, strict=True)
-            ],
-            _SCALE_PARTS,
-            ChartAxis(title=f"time of a step [{unit}]"),
-            names="devices",
-        )
-        table = DataTable(
-            columns=("devices", *(f"{name} [{unit}]" for name, _ in _SCALE_PARTS)),
-            rows=[
-                (f"{row.devices:,}", *(f"{seconds / size:.4g}" for seconds in parts))
-                for row, parts in zip(shown, figures, strict=True)
-            ],
-            words=frozenset(),
-        )
-        content.append(Chart(svg=svg, table=table, caption=f"{_NAMES.get(sync, sync)}, batch {batch:,}."))
-    return Section(id="parts", title="Where a step goes", content=content[:8]) if content else None
-
-
-def _scaling_memory(rows: Sequence[ScalingRow]) -> Section | None:
-    card = max((row.card_bytes for row in rows), default=0)
-    table = DataTable(
-        columns=("exchange", "batch of a device", "devices", "peak", "device has", "fits"),
-        rows=[
-            (
-                row.sync,
-                f"{row.local_batch_size:,}",
-                f"{row.devices:,}",
-                format_bytes(row.peak_bytes),
-                format_bytes(row.card_bytes),
-                "yes" if row.fits else "no",
-            )
-            for row in rows
-        ],
-        words=frozenset({0, 5}),
-    )
-    if not rows:
-        return None
-    svg = bar_chart(
-        "Memory of the fullest rank",
-        [
-            Bar(
-                name=f"{row.devices} × {row.local_batch_size}",
-                parts=[row.peak_bytes / 2**30],
-                note=f"{row.peak_bytes / 2**30:.3g}",
-            )
-            for row in rows[:20]
-        ],
-        [("memory at the peak", "var(--series-1)")],
-        ChartAxis(title="memory of the fullest rank [GiB]"),
-        limit=LimitLine(name=f"a device has {format_bytes(card)}", at=card / 2**30) if card else None,
-    )
-    return Section(
-        id="memory",
-        title="Memory with the budget",
-        content=[Chart(svg=svg, table=table, caption="Bars: devices × samples of each.")],
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Convergence: a fitted curve, and a measurement of one
-
-
-class _Point(msgspec.Struct):
-    global_batch_size: Count
-    amount: Positive
-    interval: Pair
-    values: list[Positive] = []
-
-
-class _BatchAsked(msgspec.Struct):
-    global_batch_size: Count
-    amount: Positive
-    interval: Pair
-    source: str
-
-
-class _CurveStudy(msgspec.Struct):
-    name: str
-    task: str
-    unit: str
-    source: str
-    e0: Positive
-    b_crit: Positive | None
-    points: list[_Point]
-    e0_interval: Pair = (None, None)
-    b_crit_interval: Pair = (None, None)
-    rms: Positive | None = None
-    leave_one_out_mean: Positive | None = None
-    at: list[_BatchAsked] = []
-    warnings: list[str] = []
-
-
-def _curve_page(plain: Any, _: Sequence[Plan], asked: str) -> StudyPage:
-    found: _CurveStudy = plain
-    least = min(found.points, key=lambda point: point.global_batch_size, default=None)
-    most = max(found.points, key=lambda point: point.global_batch_size, default=None)
-    said, grows = "nothing was measured.", ""
-    facts = []
-    if least is not None and most is not None:
-        said = critical_words(found.b_crit, least.global_batch_size, most.global_batch_size)
-        if least is not most:
-            facts = [
-                ("E0", f"{figure(found.e0)} {found.unit}{_within(found.e0_interval)}"),
-                ("critical batch", f"{critical(found.b_crit)}{_within(found.b_crit_interval)}"),
-            ]
-            if least.amount > 0:
-                grows = (
-                    f" Batch {most.global_batch_size:,} needs {most.amount / least.amount:.3g} times the {found.unit} "
-                    f"of batch {least.global_batch_size:,}."
-                )
-    facts += [
-        (name, f"{100 * share:.1f} %")
-        for name, share in (("form misses by", found.rms), ("leave-one-out error", found.leave_one_out_mean))
-        if share is not None
-    ]
-    return StudyPage(
-        kind="Convergence curve",
-        title=found.name,
-        verdict=f"{found.task}: {said}{grows}",
-        facts=facts,
-        sections=those_known(
-            _need_section(
-                found.unit,
-                [(point.global_batch_size, point.amount, point.interval, point.values) for point in found.points],
-                found.e0,
-                found.b_crit,
-            ),
-            _asked_section(found),
-        ),
-        notes=found.warnings,
-        command=f"{asked or f'trimaran curve {shlex.quote(found.name)}'} --json",
-        environment={"source": found.source},
-    )
-
-
-def _within(ends: Pair) -> str:
-    """A 90 % interval behind a figure, which may have no upper end; nothing where it is not known."""
-    return "" if ends[0] is None else f" ({format_span(*map(critical, ends))})"
-
-
-def _ends(pair: Pair) -> str:
-    return format_span(*("–" if end is None else plain_number(end) for end in pair))
-
-
-def _asked_section(found: _CurveStudy) -> Section | None:
-    if not found.at:
-        return None
-    table = DataTable(
-        columns=("global batch", f"needs [{found.unit}]", "90 % interval", ""),
-        rows=[(f"{one.global_batch_size:,}", figure(one.amount), _ends(one.interval), one.source) for one in found.at],
-        words=frozenset({3}),
-    )
-    return Section(id="asked", title="Batches that were asked for", content=[table])
-
-
-def _form(batch: float, e0: float, b_crit: float | None) -> float:
-    """Training that a batch needs by the fitted form; no critical batch: it is infinite."""
-    return e0 * (1 + (batch / b_crit if b_crit else 0.0))
-
-
-def _few(batches: Sequence[int]) -> list[float]:
-    """Batches as ticks of an axis; none where they are many, or 0 is one of them."""
-    kept = sorted({float(batch) for batch in batches})
-    return kept if len(kept) <= 8 and kept and kept[0] > 0 else []
-
-
-def _need_section(
-    unit: str,
-    points: Sequence[tuple[int, float, Pair, Sequence[float]]],
-    e0: float,
-    b_crit: float | None,
-) -> Section | None:
-    """Training to the target by batch, with the fitted form."""
-    if not points:
-        return None
-    ordered = sorted(points)
-    form = [(float(batch), _form(batch, e0, b_crit)) for batch, *_ in ordered]
-    first, last = max(ordered[0][0], 1), max(ordered[-1][0], 1)
-    smooth = [first * (last / first) ** (n / 60) for n in range(61)]
-    banded = [(batch, amount, pair) for batch, amount, pair, _ in ordered if None not in pair]
-    runs = [(float(batch), value) for batch, _, _, values in ordered for value in values]
-    svg = curve_chart(
-        "Training to the target by batch",
-        [
-            Series(
-                name="E0 (1 + B / Bcrit)",
-                points=[(batch, _form(batch, e0, b_crit)) for batch in smooth],
-                colour=SERIES_COLOURS[5],
-                dashed=True,
-                dots=False,
-            ),
-            Series(
-                name="90 % interval",
-                points=[(float(batch), amount) for batch, amount, _ in banded],
-                ends=[(pair[0] or 0.0, pair[1] or 0.0) for _, _, pair in banded],
-                line=False,
-                dots=False,
-                whiskers=True,
-                colour=SERIES_COLOURS[0],
-            ),
-            Series(name="single runs", points=runs, colour=SERIES_COLOURS[3], hollow=True, line=False, size=3.0),
-            Series(
-                name="measured",
-                points=[(float(batch), amount) for batch, amount, _, _ in ordered],
-                says=[f"batch {batch:,}: {plain_number(amount)} {unit}" for batch, amount, _, _ in ordered],
-                colour=SERIES_COLOURS[0],
-                line=False,
-                size=4.5,
-            ),
-        ],
-        ChartAxis(title="global batch [samples]", log=True, ticks=_few([batch for batch, *_ in ordered])),
-        ChartAxis(title=f"training to the target [{unit}]", log=True),
-        limits=[LimitLine(name=f"critical batch {plain_number(b_crit)}", at=b_crit, upright=True)]
-        if b_crit and ordered[0][0] / 2 < b_crit < 2 * ordered[-1][0]
-        else [],
-    )
-    table = DataTable(
-        columns=("global batch", f"needs [{unit}]", "90 % interval", f"fitted [{unit}]", "single runs"),
-        rows=[
-            (
-                f"{batch:,}",
-                f"{plain_number(amount)}",
-                _ends(pair),
-                f"{plain_number(fitted)}",
-                ", ".join(f"{value:.3g}" for value in values),
-            )
-            for (batch, amount, pair, values), (_, fitted) in zip(ordered, form, strict=True)
-        ],
-        words=frozenset({4}),
-    )
-    return Section(id="need", title="Training that each batch needs", content=[Chart(svg=svg, table=table)])
-
-
-def _converge_page(found: Convergence, _: Sequence[Plan], asked: str) -> StudyPage:
-    fit = found.curve
-    reached = [point for point in fit.points if point.epochs is not None]
-    facts = [("target", f"{found.target:g} ({found.target_source})")]
-    if len(reached) > 1:
-        facts.append(("critical batch", f"{critical(fit.b_crit)}{_within(fit.b_crit_interval)}"))
-    if found.gradient_noise is not None:
-        by_noise = f"{critical(found.gradient_noise.b_crit)}, {format_count(found.gradient_noise.runs, 'run')}"
-        facts.append(("the same by gradient noise", by_noise))
-    runs = DataTable(
-        columns=("batch", "seed", "ended by", "epochs to the target", "time", "best metric"),
-        rows=[
-            (
-                f"{run.global_batch_size:,}",
-                str(run.seed),
-                run.end,
-                "–" if run.epochs is None else format_figure(run.epochs),
-                format_seconds(run.seconds),
-                "–" if run.best_metric is None else f"{run.best_metric:.4g}",
-            )
-            for run in found.runs[:300]
-        ],
-        words=frozenset({2}),
-        left_out=f"{len(found.runs) - 300} more runs" if len(found.runs) > 300 else "",
-    )
-    times = Section(
-        id="training",
-        title="Time to accuracy of each run",
-        content=[
-            Chart(
-                svg=curve_chart(
-                    "Time of each run to the target",
-                    [
-                        Series(
-                            name="runs that reached the target",
-                            points=[
-                                (float(r.global_batch_size), r.seconds) for r in found.runs if r.epochs is not None
-                            ],
-                            line=False,
-                        )
-                    ],
-                    ChartAxis(
-                        title="global batch [samples]", log=True, ticks=_few([r.global_batch_size for r in found.runs])
-                    ),
-                    ChartAxis(title="training time [s]", zero=True),
-                ),
-                table=runs,
-            )
-        ],
-    )
-    return StudyPage(
-        kind="Measured convergence",
-        title=found.job,
-        verdict=converged_verdict(found),
-        facts=facts,
-        sections=those_known(
-            _need_section(
-                fit.unit,
-                [(one.global_batch_size, one.epochs or 0.0, (None, None), one.values) for one in reached],
-                fit.e0,
-                fit.b_crit,
-            ),
-            times,
-        ),
-        notes=found.warnings,
-        command=f"{asked or f'trimaran converge {shlex.quote(found.job)}'} --json",
-        environment={"devices": str(found.devices), "curve file": found.curve_file},
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -614,7 +81,7 @@ def _observed_colours(names: Sequence[str]) -> list[tuple[str, str]]:
     ]
 
 
-def _observation_page(plain: Any, _: Sequence[Plan], asked: str) -> StudyPage:
+def _observation_page(plain: Any, _: Sequence[Plan], asked: str) -> Page:
     found: Observation = plain
     low, high = found.interval_s
     limit = "".join(limit_words(found))
@@ -690,7 +157,7 @@ def _observation_page(plain: Any, _: Sequence[Plan], asked: str) -> StudyPage:
         ],
     )
     unseen = Section(id="unseen", title="Not seen", content=[Words(lines=found.unseen, is_list=True)])
-    return StudyPage(
+    return Page(
         kind="Observed script",
         title=f"{found.model}, {format_count(len(found.ranks), 'rank')}",
         verdict=verdict,
@@ -698,7 +165,7 @@ def _observation_page(plain: Any, _: Sequence[Plan], asked: str) -> StudyPage:
         sections=those_known(
             step,
             parts,
-            _remedies(found.remedies, of_script=True, nothing=without_remedy(found)),
+            remedies_section(found.remedies, of_script=True, nothing=without_remedy(found)),
             memory,
             unseen if found.unseen else None,
         ),
@@ -865,7 +332,7 @@ class _PlanDocument(msgspec.Struct):
     curve: _NamedCurve | None = None
 
 
-def _plan_page(plain: Any, _: Sequence[Plan], asked: str) -> StudyPage:
+def _plan_page(plain: Any, _: Sequence[Plan], asked: str) -> Page:
     found: _PlanDocument = plain
     chosen, where = found.chosen, found.cluster or "this machine"
     samples_per_s = found.global_batch_size / chosen.step_time_s if chosen.step_time_s > 0 else 0.0
@@ -934,7 +401,7 @@ def _plan_page(plain: Any, _: Sequence[Plan], asked: str) -> StudyPage:
         "sequence": f"{found.sequence:,} tokens" if found.sequence else "",
         "objective": found.objective,
     }
-    return StudyPage(
+    return Page(
         kind="Plan",
         title=f"{found.job} on {format_count(chosen.ranks or found.devices, 'device')}",
         verdict=f"{verdict}.",
@@ -1406,7 +873,7 @@ class StudyReader:
     command: str
     keys: frozenset[str]
     content: type[Any]
-    page: Callable[[Any, Sequence[Plan], str], StudyPage]
+    page: Callable[[Any, Sequence[Plan], str], Page]
 
 
 READERS = (
@@ -1416,11 +883,14 @@ READERS = (
         content=_PlanDocument,
         page=_plan_page,
     ),
-    StudyReader(command="scale", keys=frozenset({"rows", "mode", "cluster"}), content=ScalingStudy, page=_scale_page),
+    StudyReader(command="scale", keys=frozenset({"rows", "mode", "cluster"}), content=ScalingStudy, page=scale_page),
     StudyReader(command="crossover", keys=frozenset({"crossings", "curve"}), content=Crossover, page=crossover_page),
-    StudyReader(command="curve", keys=frozenset({"e0", "b_crit", "points"}), content=_CurveStudy, page=_curve_page),
+    StudyReader(command="curve", keys=frozenset({"e0", "b_crit", "points"}), content=CurveStudy, page=curve_page),
     StudyReader(
-        command="converge", keys=frozenset({"target", "curve", "runs"}), content=Convergence, page=_converge_page
+        command="curve --list", keys=frozenset({"curves", "ratios", "catalog"}), content=CurveCatalog, page=catalog_page
+    ),
+    StudyReader(
+        command="converge", keys=frozenset({"target", "curve", "runs"}), content=Convergence, page=converge_page
     ),
     StudyReader(
         command="memory",

@@ -12,7 +12,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.files import given, read_bytes
 from trimaran.program.plan_file import Plan
 from trimaran.report.page.charts import chart_file
-from trimaran.report.page.layout import Chart, Page, Section, StudyPage, Words
+from trimaran.report.page.layout import Chart, Page, Section, Words
 from trimaran.report.page.steps import commands_section
 from trimaran.report.page.studies import READERS as STUDIES
 from trimaran.report.page.studies import StudyReader
@@ -66,7 +66,7 @@ def page_of_studies(
     )
 
 
-DRAWN = frozenset({"scaling", "parts", "crossover", "training"})
+DRAWN = frozenset({"scaling", "parts", "crossover", "training", "need"})
 """Sections whose charts are drawn into a file."""
 
 
@@ -81,14 +81,14 @@ def drawing_of(answer: object) -> str:
     charts = [
         part.svg
         for section in page.sections
-        if section.id in DRAWN
+        if section.id.partition("-")[0] in DRAWN
         for part in section.content
         if isinstance(part, Chart)
     ]
     return chart_file(page.title, page.verdict, charts)
 
 
-def _read(path: Path, plain: dict[str, Any], accepted: str, plans: Sequence[Plan]) -> StudyPage:
+def _read(path: Path, plain: dict[str, Any], accepted: str, plans: Sequence[Plan]) -> Page:
     error = plain.get("error")
     if isinstance(error, dict) and "message" in error:
         raise InputError(

@@ -6,7 +6,6 @@ import json
 from xml.etree import ElementTree
 
 import pytest
-from rich.console import Console
 
 from trimaran.program.json_files import to_plain
 from trimaran.report.crossover import (
@@ -18,9 +17,11 @@ from trimaran.report.crossover import (
     UsedCurve,
     Worker,
     crossover_page,
+    verdict_line,
 )
 from trimaran.report.page.study import drawing_of
-from trimaran.report.page.terminal import print_page
+from trimaran.report.page.terminal import SCREEN, print_page
+from trimaran.report.tables import make_console
 
 WORKER = Worker(
     devices=2,
@@ -138,7 +139,20 @@ def test_without_a_curve_the_drawing_compares_samples_a_second(found: Crossover)
     assert "8 devices: 0.833" in drawn
 
 
+def test_a_screen_has_the_verdict_first_and_names_the_curve_once_however_much_there_is(found: Crossover) -> None:
+    assert found.curve is not None
+    curve = dataclasses.replace(found.curve, name="a-curve", warnings=("that batch was not measured " * 9,) * 9)
+    many = dataclasses.replace(found, curve=curve, crossings=found.crossings * 9)
+    for page in (found, many):
+        lines = str(page).splitlines()
+        assert len(lines) <= SCREEN - 3
+        assert max(map(len, lines)) <= 80
+        assert " ".join(lines).startswith(verdict_line(page)[:70])
+        assert lines[-1].startswith("--verbose: ") or lines[-2].startswith("--verbose: ")
+    assert str(many).count("a-curve") == 1
+
+
 def printed(found: Crossover) -> str:
     out = io.StringIO()
-    print_page(Console(file=out, width=80, color_system=None, highlight=False), crossover_page(found))
+    print_page(make_console(file=out, width=80, verbose=True), crossover_page(found))
     return out.getvalue()
