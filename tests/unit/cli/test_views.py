@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from tests import builders
 from tests.builders import problem
-from tests.unit.report.test_files import REPORT
+from tests.unit.report.runs import PROGRAM, measured, predicted
 
 from trimaran.base.job import Job
 from trimaran.cli.output import console, set_verbosity
@@ -32,6 +32,8 @@ from trimaran.planning.answer.pages import simulation_document
 from trimaran.planning.answer.results import Planned
 from trimaran.planning.answer.written_plans import predict
 from trimaran.program.plan_file import program_lines
+from trimaran.report.comparison import compare
+from trimaran.report.run_report import run_report
 
 GIGABIT = builders.link(bytes_per_s=125e6, source="asked: 1Gb/s")
 
@@ -183,11 +185,15 @@ def test_quietly_a_training_says_what_it_has_reached_too(capsys: pytest.CaptureF
 
 def test_a_training_has_the_step_of_its_report(capsys: pytest.CaptureFixture[str]) -> None:
     """Ranks differ: 10 s in the mean, which the report and its page show; the slowest rank is in the table."""
-    assert REPORT.comparison is not None
-    first, second = REPORT.comparison.ranks
+    comparison = compare(PROGRAM, predicted(), measured(6))
+    first, second = comparison.ranks
     slower = dataclasses.replace(second, measured=dataclasses.replace(second.measured, step_s=14.0))
-    compared = dataclasses.replace(REPORT.comparison, ranks=(first, slower))
-    report = dataclasses.replace(REPORT, comparison=compared)
+    report = run_report(
+        job="digits",
+        strategy=builders.strategy(pp=2, boundaries=("conv2",), schedule="1f1b", microbatches=4),
+        prediction=builders.prediction(step_time_s=9.0, interval_s=(8.5, 9.5), peak_bytes=(150, 260)),
+        comparison=dataclasses.replace(comparison, ranks=(first, slower)),
+    )
     planned: Any = SimpleNamespace(source=JobSource(reference="digits", epochs=2))
     run = RunDirectory(path=Path("runs/new"))
     print_trained(console(), FinishedTraining(run=run, planned=planned, report=report))

@@ -13,11 +13,10 @@ def _table(*amounts: float) -> CurveTable:
 
 def _left_out(measured: float, predicted: float, *, inside: bool = True) -> LeftOut:
     return LeftOut(
-        global_batch=64,
+        global_batch_size=64,
         measured=measured,
         predicted=predicted,
-        low=0.9 * predicted,
-        high=1.1 * predicted,
+        interval=(0.9 * predicted, 1.1 * predicted),
         inside=inside,
     )
 
@@ -25,9 +24,9 @@ def _left_out(measured: float, predicted: float, *, inside: bool = True) -> Left
 def test_figures_are_means_over_the_points_left_out() -> None:
     """Errors +10 %, −20 %, +5 %: mean 35/3 %; those of both sides (10 + 5) / 2; 0.8 of 1.0 is not within 0.72–0.88."""
     quality = Quality(rms=0.1, left_out=(_left_out(1, 1.1), _left_out(1, 0.8, inside=False), _left_out(1, 1.05)))
-    assert quality.mean == pytest.approx(0.35 / 3)
-    assert quality.mean_inside == pytest.approx(0.075)
-    assert quality.coverage == pytest.approx(2 / 3)
+    assert quality.leave_one_out_mean == pytest.approx(0.35 / 3)
+    assert quality.leave_one_out_mean_inside == pytest.approx(0.075)
+    assert quality.coverage_90 == pytest.approx(2 / 3)
 
 
 def test_every_point_is_foretold_without_itself() -> None:
@@ -40,7 +39,7 @@ def test_every_point_is_foretold_without_itself() -> None:
 
 def test_fewer_than_three_points_cannot_be_left_out() -> None:
     assert leave_one_out(_table(4, 5)) == ()
-    assert Quality(rms=0.0, left_out=()).mean is None
+    assert Quality(rms=0.0, left_out=()).leave_one_out_mean is None
 
 
 def test_long_tables_are_thinned() -> None:

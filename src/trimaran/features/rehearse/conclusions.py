@@ -641,6 +641,14 @@ def _notes(
             f"the script says that it takes {to_come:,} steps, by its loader or its schedule: their end, with what is "
             f"saved there and where ranks have uneven batches, is rehearsed with --steps {to_come}"
         )
+    said_to_come = {record.to_come: record.rank for record in rehearsed.records if record.to_come}
+    if len(said_to_come) > 1:
+        least = min(said_to_come)
+        yield (
+            f"ranks say different numbers of steps by their loaders or schedules: rank {said_to_come[least]} "
+            f"{least:,}, rank {said_to_come[to_come]} {to_come:,}; where each step exchanges, the last of them wait for "
+            "ranks that have ended"
+        )
     most = max(memories.values(), key=lambda memory: memory.reserved)
     later = most.steps[1:]  # the first step has what comes before it, too
     if most.peak.part == "setup" and most.peak.allocated and later:
