@@ -188,15 +188,16 @@ def test_a_training_has_the_step_of_its_report(capsys: pytest.CaptureFixture[str
     comparison = compare(PROGRAM, predicted(), measured(6))
     first, second = comparison.ranks
     slower = dataclasses.replace(second, measured=dataclasses.replace(second.measured, step_s=14.0))
+    compared = dataclasses.replace(comparison, ranks=(first, slower))
     report = run_report(
         job="digits",
         strategy=builders.strategy(pp=2, boundaries=("conv2",), schedule="1f1b", microbatches=4),
         prediction=builders.prediction(step_time_s=9.0, interval_s=(8.5, 9.5), peak_bytes=(150, 260)),
-        comparison=dataclasses.replace(comparison, ranks=(first, slower)),
+        comparison=compared,
     )
     planned: Any = SimpleNamespace(source=JobSource(reference="digits", epochs=2))
     run = RunDirectory(path=Path("runs/new"))
-    print_trained(console(), FinishedTraining(run=run, planned=planned, report=report))
+    print_trained(console(), FinishedTraining(run=run, planned=planned, report=report, comparison=compared))
     said = " ".join(capsys.readouterr().out.split())
     assert "A step took 10.0 s, predicted 9.00 s." in said
     assert "a step took 10.0 s and was predicted at 9.00 s" in report._repr_html_()
