@@ -211,6 +211,6 @@ def test_a_configuration_has_one_precision_in_every_command(dtype: str | None, n
     modelled = choose_precision(reference, None, device, ANALYTICAL_PRECISIONS, by_shape=True)
     assert choose_precision(reference, None, device) == modelled
     said = modelled.name == {"bfloat16": "bf16", "float16": "fp16"}.get(dtype or "")
-    assert ("decoders are usually" in modelled.source) is not said
+    assert ("usual for decoders" in modelled.source) is not said
     encoder = choose_precision(written(tmp_path, values | {"model_type": "bert", "torch_dtype": None}), None, device)
-    assert "encoders are usually" in encoder.source
+    assert "usual for encoders" in encoder.source

@@ -76,7 +76,7 @@ def test_here_loading_is_measured() -> None:
 
 
 def test_workers_on_a_target_cluster_need_the_cost_of_loading() -> None:
-    with pytest.raises(InputError, match="say --loader or --decode"):
+    with pytest.raises(InputError, match="give --loader or --decode"):
         parse_request(cluster="dgx1-v100", pins=Pins(workers=4))
     asked = parse_request(cluster="dgx1-v100", pins=Pins(workers=4), loading=Loading(decode="1ms"))
     assert asked.pins.workers == 4
