@@ -646,8 +646,8 @@ def _notes(
         least = min(said_to_come)
         yield (
             f"ranks say different numbers of steps by their loaders or schedules: rank {said_to_come[least]} "
-            f"{least:,}, rank {said_to_come[to_come]} {to_come:,}; where each step exchanges, the last of them wait for "
-            "ranks that have ended"
+            f"{least:,}, rank {said_to_come[to_come]} {to_come:,}; where each step exchanges, the last of them wait "
+            "for ranks that have ended"
         )
     most = max(memories.values(), key=lambda memory: memory.reserved)
     later = most.steps[1:]  # the first step has what comes before it, too
