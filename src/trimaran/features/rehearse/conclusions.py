@@ -641,14 +641,14 @@ def _notes(
             f"the script says that it takes {to_come:,} steps, by its loader or its schedule: their end, with what is "
             f"saved there and where ranks have uneven batches, is rehearsed with --steps {to_come}"
         )
-    said_to_come = {record.to_come: record.rank for record in rehearsed.records if record.to_come}
-    if len(said_to_come) > 1:
-        least = min(said_to_come)
-        yield (
-            f"ranks say different numbers of steps by their loaders or schedules: rank {said_to_come[least]} "
-            f"{least:,}, rank {said_to_come[to_come]} {to_come:,}; where each step exchanges, the last of them wait "
-            "for ranks that have ended"
-        )
+        said = {record.to_come: record.rank for record in rehearsed.records if record.to_come}
+        if len(said) > 1:
+            least = min(said)
+            yield (
+                f"ranks say different numbers of steps by their loaders or schedules: rank {said[least]} {least:,}, "
+                f"rank {said[to_come]} {to_come:,}; where each step exchanges, the last of them wait for ranks that "
+                "have ended"
+            )
     most = max(memories.values(), key=lambda memory: memory.reserved)
     later = most.steps[1:]  # the first step has what comes before it, too
     if most.peak.part == "setup" and most.peak.allocated and later:
@@ -662,17 +662,16 @@ def _notes(
         yield (
             f"rank {again.rank} fits as its allocator gives free segments back to the device "
             f"{format_count(again.retries, 'time')}, which the step's time leaves out; without a limit it would "
-            f"reserve {format_bytes(again.unlimited)}. Whether --alloc-conf expandable_segments:True avoids it, a "
-            "rehearsal with it shows"
+            f"reserve {format_bytes(again.unlimited)}. --alloc-conf rehearses with other settings of the allocator"
         )
-    said: set[str] = set()
+    texts: set[str] = set()
     for text in (
         *(note for record in rehearsed.records for note in record.notes),
         *(note for memory in memories.values() for note in memory.notes),
         *(one.text for one in (agreement.unsure if agreement is not None else ())),
     ):
-        if text not in said:
-            said.add(text)
+        if text not in texts:
+            texts.add(text)
             yield text
 
 

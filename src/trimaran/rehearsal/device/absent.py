@@ -339,7 +339,7 @@ def _refusal(name: str) -> ImportError:
     )
 
 
-def _unpadded(rows: torch.Tensor, mask: torch.Tensor, unused: torch.Tensor | None = None) -> tuple[Any, ...]:
+def _unpadded(rows: torch.Tensor, mask: torch.Tensor, unused_mask: Any = None) -> tuple[Any, ...]:
     """Samples one after another, at their most: none has padding. From (samples, steps, …) to (rows, …)."""
     samples, steps = mask.shape
     ends = torch.arange(0, (samples + 1) * steps, steps, dtype=torch.int32, device=mask.device)
