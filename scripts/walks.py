@@ -26,7 +26,7 @@ WALKS = {
     "train": "-m trimaran train digits --devices 2 --epochs 1",
     "plan": "-m trimaran plan llama2:70b --cluster dgx-h100:128 --batch 1024",
     "memory": "-m trimaran memory vgg16 --device v100-sxm2-16gb --batch 64",
-    "validate": "-m trimaran validate --family memory",
+    "validate": "-m trimaran_studies validate --family memory",
     "step": "examples/own_loop.py",
 }
 

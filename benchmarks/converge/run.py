@@ -1,6 +1,6 @@
 """From a measured curve to a shorter training: is the plan for time really the first to reach the target?
 
-1. `trimaran converge digits`: the curve, and the critical batch by gradient noise beside the fitted one.
+1. `trimaran crossover --measure digits`: the curve, and the critical batch by gradient noise beside the fitted one.
 2. `trimaran plan digits --curve`: for time, and for throughput.
 3. Both plans are trained, seed by seed in turn, until the target: seconds of training, evaluations not counted.
 

@@ -19,7 +19,7 @@ class Case:
 
     Attributes:
         name: as on the command line
-        network: a name of `trimaran jobs`
+        network: a name of `trimaran catalog jobs`
         batch: samples
         precision: "fp32", "tf32" or "bf16" (autocast)
         card_bytes: memory of the card that is emulated, context included [bytes]; None: the budget is a share

@@ -1,4 +1,4 @@
-"""PlanBench with its peers, kept: `trimaran planbench --peers DIR --json` with where it ran.
+"""PlanBench with its peers, kept: `python -m trimaran_studies planbench --peers DIR --json` with where it ran.
 
 python benchmarks/planbench/run.py --peers DIR        # checkouts at the commits that peers.py names
 """

@@ -1,12 +1,12 @@
 """Requirements of the four studies that only a run can show: their tests, and what a step waits for.
 
-Writes `benchmarks/results/specification.json`, which `trimaran reproduce specification` reads. Of some rows nothing is
+Writes `benchmarks/results/specification.json`, which `python -m trimaran_studies reproduce specification` reads. Of some rows nothing is
 written, or, with `--write`, these rows alone, each with its date and machine.
 
     python benchmarks/specification/run.py                    # everything: three and a half minutes on two idle cores
     python benchmarks/specification/run.py --rows A3,D1       # some, printed
     python benchmarks/specification/run.py --rows C6 --write  # some, put in place of what the file has of them
-    python benchmarks/specification/run.py --rows stalls      # the steps of `trimaran profile --stalls` alone, printed
+    python benchmarks/specification/run.py --rows stalls      # the steps of `trimaran observe --stalls` alone, printed
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Prints the tables of docs/validation.md and of the README from what `trimaran validate` says now.
+"""Prints the tables of docs/validation.md and of the README from what `python -m trimaran_studies validate` says now.
 
     python benchmarks/validation/tables.py
 

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -17,8 +18,12 @@ from trimaran.base.signals import STOP_SIGNALS, Catcher, exit_code, say, say_end
 _COLLECT_AFTER = 100_000
 
 
-def main() -> None:
-    """Entry point of the `trimaran` command: signals are answered from its imports to its exit."""
+def main(package: str = "trimaran.cli") -> None:
+    """Entry point of the `trimaran` command: signals are answered from its imports to its exit.
+
+    Args:
+        package: whose `main` answers
+    """
     _open_missing()
     if signal.getsignal(signal.SIGINT) is interrupted:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -28,10 +33,8 @@ def main() -> None:
         supervise(STOP_SIGNALS, Catcher(_end).__enter__, _calls_shown)
     # A search makes millions of small objects and no cycles: collected as rarely as this, it is a sixth shorter.
     gc.set_threshold(_COLLECT_AFTER, 50, 50)
-    from trimaran.cli import main as command
-
     try:
-        command()
+        importlib.import_module(package).main()
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)

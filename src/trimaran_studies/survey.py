@@ -37,7 +37,7 @@ Challenge = Literal["input pipeline", "gradient exchange", "idle devices", "memo
 Answer = Literal["worth it", "not worth it", "undecided", "does not fit", "cannot be asked"]
 """What our models say of a remedy."""
 
-COMMAND = "trimaran reproduce survey --write docs/survey.md"
+COMMAND = "python -m trimaran_studies reproduce survey --write docs/survey.md"
 """Writes the page."""
 
 

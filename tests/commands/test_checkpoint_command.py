@@ -1,4 +1,4 @@
-"""`trimaran checkpoint` and `trimaran train --weights`."""
+"""`trimaran catalog checkpoint` and `trimaran train --weights`."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`trimaran clusters` lists machines, draws one, and reads those of others."""
+"""`trimaran catalog machines` lists machines, draws one, and reads those of others."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`trimaran curve` fits a table, shows the catalog, writes a file that it reads again, and draws."""
+"""`trimaran catalog curve` fits a table, shows the catalog, writes a file that it reads again, and draws."""
 
 import json
 from pathlib import Path

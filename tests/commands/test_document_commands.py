@@ -51,14 +51,14 @@ NOT_RUN = {
 """What a command contains that is not run, with the reason."""
 
 LONG = {
-    "trimaran validate $": "predicts all published rows",
+    "python -m trimaran_studies validate $": "predicts all published rows",
     "validate --family": "predicts most published rows",
-    "trimaran reproduce": "plans all networks of a study",
-    "trimaran converge": "trains to a target, again and again",
+    "python -m trimaran_studies reproduce": "plans all networks of a study",
+    "trimaran crossover --measure": "trains to a target, again and again",
     "trimaran train": "trains",
-    "trimaran checkpoint": "needs a training",
+    "trimaran catalog checkpoint": "needs a training",
     "trimaran crossover": "tries many devices and widths",
-    "trimaran emulate": "starts ranks, again and again",
+    "trimaran train --emulate": "starts ranks, again and again",
     "train.py --steps 1 $": "starts ranks",
     "--rehearse": "starts ranks",
     "--stalls": "trains with each part slowed down",
@@ -73,7 +73,7 @@ LONG = {
     "scale inception_v3": "traces a large network for each batch; test_scale.py asks the same of a small one",
     "256,512,1024": "plans for several numbers of devices, as another one here that takes less",
     "--objective cost": "plans at many batches; test_next_commands.py asks for the least time on fewer devices",
-    "trimaran place graph.json": "searches for ten seconds; test_place.py asks for less",
+    "trimaran plan graph.json": "searches for ten seconds; test_place.py asks for less",
     "observe -- python train.py": "starts interpreters, as another one here does",
     "observe -- accelerate": "starts interpreters, as test_observe.py does",
     "rehearse --world 1024": "runs the script, again and again",
@@ -183,7 +183,7 @@ def given(page: Path, folder: Path, names: set[str]) -> None:
             (folder / "rows.csv").write_text("".join(line for line, _ in zip(lines, range(40), strict=False)))
     if "curve.json" in names:
         (folder / "runs.csv").write_text(RUNS, encoding="utf-8")
-        run("trimaran curve runs.csv --output curve.json", folder)
+        run("trimaran catalog curve runs.csv --output curve.json", folder)
     for plan in names & PLANS:
         run(f"trimaran plan {PLANNED.get(page.stem, DECODER)} -o {plan}", folder)
     if "runs/NAME" in names:

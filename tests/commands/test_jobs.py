@@ -1,4 +1,4 @@
-"""`trimaran jobs` lists what can be trained."""
+"""`trimaran catalog jobs` lists what can be trained."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`trimaran place` as a person runs it; answers are scored again from what is printed."""
+"""`trimaran plan` as a person runs it; answers are scored again from what is printed."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""`trimaran reproduce vdnn`, in simulation and for real."""
+"""`python -m trimaran_studies reproduce vdnn`, in simulation and for real."""
 
 import json
 from pathlib import Path

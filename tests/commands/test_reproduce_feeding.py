@@ -1,4 +1,4 @@
-"""`trimaran reproduce feeding`: the ablation of split, pre-load and compress."""
+"""`python -m trimaran_studies reproduce feeding`: the ablation of split, pre-load and compress."""
 
 import json
 from pathlib import Path

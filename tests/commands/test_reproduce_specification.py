@@ -1,4 +1,4 @@
-"""`trimaran reproduce specification` and `survey`: rows, a page, and what is refused."""
+"""`python -m trimaran_studies reproduce specification` and `survey`: rows, a page, and what is refused."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`trimaran scale` and `trimaran reproduce dgx1` as people and programs call them."""
+"""`trimaran scale` and `python -m trimaran_studies reproduce dgx1` as people and programs call them."""
 
 import json
 from pathlib import Path

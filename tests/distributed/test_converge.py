@@ -1,4 +1,4 @@
-"""`trimaran converge` as a person runs it: real trainings, kept as they end, and a curve that reads back."""
+"""`trimaran crossover --measure` as a person runs it: real trainings, kept as they end, and a curve that reads back."""
 
 import json
 import os

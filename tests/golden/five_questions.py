@@ -170,7 +170,7 @@ def crossover_s(asked: Question, folder: Path) -> float | None:
 
 
 def validate_s(asked: Question, folder: Path) -> float | None:
-    """By what `trimaran validate` asks of a published row."""
+    """By what `python -m trimaran_studies validate` asks of a published row."""
     if not isinstance(asked, Degrees):
         return None
     fields = {

@@ -192,7 +192,7 @@ def crossover_bytes(asked: Question, folder: Path) -> int:
 
 
 def validate_s(asked: Question, folder: Path) -> float | None:
-    """By what `trimaran validate` asks of a published row."""
+    """By what `python -m trimaran_studies validate` asks of a published row."""
     machine = find_machine(asked.cluster)
     setup = Setup(
         network=asked.network,

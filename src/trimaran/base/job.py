@@ -222,7 +222,7 @@ class Job:
         seed: of initial weights, of the order of samples, and of dropout
         drop_last: leave out the last, smaller batch of an epoch
         name: for people and for run directories
-        curve: how much training each batch needs to the target: a file of `trimaran converge` or `trimaran curve`, or
+        curve: how much training each batch needs to the target: a file of `trimaran crossover --measure`, or
             a name of the catalog; None: not known
         sampler: the order of an epoch: from the data set and the number of the epoch, from 0, to indices, as
             `torch.utils.data.Sampler` iterates them; None: a random permutation under the seed

@@ -27,6 +27,7 @@ from trimaran.cli import (
     simulate,
     train,
 )
+from trimaran.cli.forms import STUDIES
 from trimaran.cli.help import HelpedCommand, HelpedGroup, with_verbosity
 from trimaran.cli.output import guard_log, open_streams
 
@@ -40,18 +41,24 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    *(check.check, train.train, plan.plan, price.price, place.place, simulate.simulate, simulate.emulate),
-    *(explain.explain, export.export, memory.memory, scale.scale, convergence.curve, convergence.converge),
-    *(convergence.crossover, diagnose.profile, machine.calibrate, diagnose.observe, catalog.jobs, catalog.clusters),
-    *(report.report, machine.doctor),
+    *(plan.plan, check.check, memory.memory, scale.scale, convergence.crossover, export.export, train.train),
+    *(explain.explain, diagnose.observe, report.report, machine.doctor),
+)
+_FORMS = (
+    *(price.price, place.place, simulate.simulate, simulate.emulate, convergence.converge, diagnose.profile),
+    *(machine.calibrate, catalog.jobs, catalog.clusters, convergence.curve),
 )
 for command in _COMMANDS:
     app.command(cls=HelpedCommand)(with_verbosity(command))
+for command in _FORMS:
+    app.command(cls=HelpedCommand, hidden=True)(with_verbosity(command))
+app.command("export-checkpoint", cls=HelpedCommand, hidden=True)(with_verbosity(checkpoint.export))
 app.command(cls=HelpedCommand, context_settings=rehearse.SETTINGS)(with_verbosity(rehearse.rehearse))
 app.command(cls=HelpedCommand, context_settings=rehearse.SETTINGS)(with_verbosity(rehearse.verify))
 for point in sorted(entry_points(group="trimaran.commands"), key=lambda point: point.name, reverse=True):
-    app.command(cls=HelpedCommand)(with_verbosity(point.load()))
-app.add_typer(checkpoint.checkpoint)
+    app.command(cls=HelpedCommand, hidden=point.name in STUDIES)(with_verbosity(point.load()))
+app.add_typer(checkpoint.before, hidden=True)
+app.add_typer(catalog.catalog)
 
 
 @app.callback(invoke_without_command=True)

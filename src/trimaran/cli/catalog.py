@@ -1,11 +1,14 @@
-"""What is known by name: `trimaran jobs`, and `trimaran clusters` of machines and devices."""
+"""What is known by name, and what lies in files: `trimaran catalog` of jobs, machines, curves and checkpoints."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from trimaran.cli.checkpoint import checkpoint
+from trimaran.cli.convergence import curve
 from trimaran.cli.following import following
+from trimaran.cli.help import HelpedCommand, HelpedGroup, with_verbosity
 from trimaran.cli.options import Json, check_unused, option
 from trimaran.cli.output import answers, console, errors_reported, print_json
 
@@ -134,3 +137,14 @@ def clusters(
             else:
                 words = [*following("clusters"), "--toml"]
             print_next(out, words)
+
+
+catalog = typer.Typer(
+    name="catalog",
+    help="Jobs, machines and convergence curves that are known by name; checkpoints and weights in files.",
+    no_args_is_help=True,
+    cls=HelpedGroup,
+)
+_COMMANDS = {"jobs": jobs, "machines": clusters, "curve": curve, "checkpoint": checkpoint}
+for _name, _command in _COMMANDS.items():
+    catalog.command(_name, cls=HelpedCommand)(with_verbosity(_command))

@@ -1,4 +1,4 @@
-"""`trimaran checkpoint`: look at checkpoints and weights, compare their checksums, write them in formats of others."""
+"""Checkpoints and weights: `trimaran catalog checkpoint` shows and compares them, `trimaran export` writes them."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from trimaran.cli.help import HelpedCommand, HelpedGroup, with_verbosity
 from trimaran.cli.options import Json, option
 from trimaran.cli.output import console, errors_reported, print_json
 
-checkpoint = typer.Typer(
+before = typer.Typer(
     name="checkpoint",
     help="Show, verify and export checkpoints and weights; no model is made, and no GPU is needed.",
     no_args_is_help=True,
@@ -30,8 +30,6 @@ TrustPickle = Annotated[
 ]
 
 
-@checkpoint.command(cls=HelpedCommand)
-@with_verbosity
 def show(path: Source, trust_pickle: TrustPickle = False, as_json: Json = False) -> None:
     """Say what is in a checkpoint or in weights; tensors are not read."""
     with errors_reported(as_json=as_json):
@@ -45,8 +43,6 @@ def show(path: Source, trust_pickle: TrustPickle = False, as_json: Json = False)
             console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-@checkpoint.command(cls=HelpedCommand)
-@with_verbosity
 def verify(path: Source, trust_pickle: TrustPickle = False, as_json: Json = False) -> None:
     """Compare files with their checksums; of a run or a folder, all checkpoints. Exit code 6 where one is damaged."""
     with errors_reported(as_json=as_json):
@@ -63,8 +59,6 @@ def verify(path: Source, trust_pickle: TrustPickle = False, as_json: Json = Fals
             raise SystemExit(CorruptDataError.exit_code)
 
 
-@checkpoint.command(cls=HelpedCommand)
-@with_verbosity
 def export(
     path: Source,
     output: Annotated[Path, option("File or folder to write; it may not be there.", "--output", "-o")],
@@ -121,6 +115,23 @@ def export(
         ]
         for line in (*lines, *(f"note: {one}" for one in written.notes)):
             console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+for _command in (show, verify, export):
+    before.command(cls=HelpedCommand)(with_verbosity(_command))
+
+
+def checkpoint(
+    path: Source,
+    checksums: Annotated[
+        bool,
+        option("Compare files with their checksums, of all checkpoints; exit code 6 where one is damaged.", "--verify"),
+    ] = False,
+    trust_pickle: TrustPickle = False,
+    as_json: Json = False,
+) -> None:
+    """Say what is in a checkpoint or in weights; tensors are not read, unless their checksums are compared."""
+    (verify if checksums else show)(path=path, trust_pickle=trust_pickle, as_json=as_json)
 
 
 def _shown(found: dict[str, Any]) -> list[str]:

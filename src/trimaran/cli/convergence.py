@@ -1,4 +1,4 @@
-"""How much training a batch needs: `trimaran curve` of runs, `trimaran converge` by training, and `trimaran crossover`.
+"""How much training a batch needs: `trimaran catalog curve` of runs, `trimaran crossover --measure` by training.
 
 `crossover` says from how many devices on a hybrid reaches a target before data parallelism does.
 """

@@ -1,4 +1,4 @@
-"""Where time goes: `trimaran observe` of a script as it is, `trimaran profile` of a job."""
+"""Where time goes: `trimaran observe` of a script as it is, `trimaran observe` of a job."""
 
 import shlex
 from enum import StrEnum
@@ -77,7 +77,7 @@ def _say(ended: str) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Options of `trimaran profile --stalls`
+# Options of `trimaran observe --stalls`
 
 
 _TOP = 10
@@ -105,7 +105,7 @@ def profile(
     oversubscribe: Oversubscribe = False,
     link: Link = None,
     calibration: Annotated[
-        Path | None, option("Without --stalls: use the figures of this file of `trimaran calibrate`.")
+        Path | None, option("Without --stalls: use the figures of this file of `trimaran doctor --measure`.")
     ] = None,
     stalls: Annotated[
         bool, option("Run the job cold, cached and on synthetic data, and say what its steps wait for.", "--stalls")

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from trimaran.base.secrets import without_secrets
+from trimaran.cli.forms import words_of
 from trimaran.cli.options import PinOptions
 
 _PRINTED = ("--verbose", "--quiet", "--json")
@@ -59,7 +60,7 @@ def following(
     asked = [one for one in context.command.params if _is_given(context, one)]
     given = {_name(one): context.params.get(one.name) for one in asked}
     named = [str(given[_name(one)]) for one in asked if one.param_type_name == "argument"]
-    words = ["trimaran", command, *([subject] if subject is not None else named)]
+    words = [*words_of(command), *([subject] if subject is not None else named)]
     said = {f"--{name.replace('_', '-')}": value for name, value in more.items()}
     for one in other.params:
         name = _name(one)

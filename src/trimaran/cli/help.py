@@ -22,6 +22,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.files import check_writable
 from trimaran.base.printable import screen_size
 from trimaran.cli.following import begin_command
+from trimaran.cli.forms import form_meant, forms_of, note_old, words_of
 from trimaran.cli.output import errors_reported, set_verbosity
 
 WIDTH = 80
@@ -39,8 +40,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "check": "which kinds of plans train a job exactly",
         "memory": "whether a step fits a device, and what needs the memory",
         "scale": "throughput on 1, 8, 64, … devices, and what limits it",
-        "price": "step time and memory of a strategy of yours (transformers)",
-        "place": "place the operations of a network on devices",
         "crossover": "from how many devices on model parallelism is faster",
         "export": "write a plan for accelerate, FSDP2, Megatron or torchtitan",
     },
@@ -48,26 +47,13 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "train": "train a job by its plan; predicted against measured",
         "rehearse": "run a script for many GPUs as any of its ranks, without a GPU",
         "verify": "whether ranks of a script train the model of one process",
-        "emulate": "run a plan with simulated compute and real messages",
-        "converge": "train at several batches; how much training each needs",
-        "calibrate": "measure devices and links, for plans and comparisons",
-        "checkpoint": "show, verify and export checkpoints and weights",
     },
     "Diagnose": {
         "explain": "why this plan, why not another, and what would help",
-        "simulate": "one step of a plan: time, memory, how each device spends it",
-        "profile": "forward, backward, update, loading and memory of a job",
         "observe": "run a PyTorch script as it is; what limits it, what would help",
         "report": "a run, a plan or a study as one HTML file",
         "doctor": "what is here, what is missing, and what is exposed",
-    },
-    "Evidence": {
-        "jobs": "built-in jobs, published networks and decoders",
-        "clusters": "machines of the catalog, with the sources of their figures",
-        "curve": "training that each batch needs, and how far to trust it",
-        "validate": "predictions against published measurements",
-        "planbench": "predictions and choices of plans, scored in one table",
-        "reproduce": "a paper's experiments, next to its published figures",
+        "catalog": "jobs, machines, convergence curves and checkpoints",
     },
 }
 """Commands by what they are for, with what each answers. Those of other packages are added to the last group."""
@@ -196,7 +182,8 @@ class HelpedCommand(TyperCommand):
         with errors_reported(as_json=bool(ctx.params.get("as_json"))):
             for option in self.params:
                 written = ctx.params.get(option.name)
-                if option.opts[0] in _WRITTEN and isinstance(written, Path) and "checkpoint" not in ctx.command_path:
+                is_folder = ctx.command.callback.__module__.endswith(".checkpoint")
+                if option.opts[0] in _WRITTEN and isinstance(written, Path) and not is_folder:
                     check_writable(written)
         begin_command(ctx)
         return super().invoke(ctx)
@@ -238,6 +225,23 @@ class HelpedGroup(TyperGroup):
             with errors_reported(as_json="--json" in words):
                 raise InputError(_mistyped(error), code="command-line.malformed") from None
         raise SystemExit(code if isinstance(code, int) else 0)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is typed, or the form of it that its words mean."""
+        name, rest = args[0], args[1:]
+        if self.name == "trimaran":
+            note_old(args)
+            meant = form_meant(name, rest, lambda option: self._takes_value(option, name))
+            if meant is not None:
+                own, rest = meant
+                return " ".join(words_of(own)[1:]), self.commands[own], rest
+        return super().resolve_command(ctx, args)
+
+    def _takes_value(self, option: str, name: str) -> bool:
+        """Whether an option of any form of a command does."""
+        commands = [self.commands[one] for one in self.commands if words_of(one)[1] == name]
+        params = [one for command in commands for one in command.params if option in one.opts]
+        return any(not one.is_flag for one in params)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the page."""
@@ -397,8 +401,12 @@ def _command_page(command: Any, ctx: Any) -> Iterator[str]:
         yield "\nArguments:"
         for one in arguments:
             yield from _entry(_place(one).replace("[", "").replace("]", ""), one.help or "", column=_TERM)
+    if forms := [*forms_of(ctx.info_name or "")]:
+        yield "\nAlso, each with a page of help:"
+        for form in forms:
+            yield from _entry(f"{ctx.info_name} {form.usage}", form.text, column=_TERM)
     kinds = _kinds(command.callback)
-    for heading, shown in _sections(ctx.info_name or "", options):
+    for heading, shown in _sections(command.name or "", options):
         yield f"\n{heading}:"
         for option in shown:
             yield from _entry(_term(option, kinds), _said(option), column=_TERM)
@@ -523,7 +531,7 @@ def _group_page(group: Any, ctx: Any) -> Iterator[str]:
     commands = {name: one for name, one in commands.items() if one is not None and _is_shown(one)}
     yield f"Usage: {ctx.command_path} COMMAND [OPTIONS]\n"
     yield from _wrap(group.help or "")
-    known = GROUPS if ctx.parent is None else {}
+    known = GROUPS if group.name == "trimaran" else {}
     listed = {name: heading for heading, entries in known.items() for name in entries}
     last = list(known)[-1] if known else "Commands"
     for heading in known or (last,):
@@ -541,6 +549,6 @@ def _group_page(group: Any, ctx: Any) -> Iterator[str]:
     helping = group.get_help_option(ctx)
     for option in [*options, *([] if helping is None or helping in options else [helping])]:
         yield from _entry(", ".join(sorted(option.opts, key=len, reverse=True)), option.help or "", column=12)
-    if ctx.parent is None:
+    if known:
         yield ""
         yield from _wrap("`trimaran COMMAND --help` explains a command. First steps: `trimaran train digits`.")

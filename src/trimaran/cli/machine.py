@@ -1,4 +1,4 @@
-"""This machine: `trimaran doctor` says what is here and what is missing, `trimaran calibrate` how noisy it is."""
+"""This machine: `trimaran doctor` says what is here and what is missing, with --measure how noisy it is."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -42,7 +42,7 @@ Reference = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
-        help="A built-in job or a network (see `trimaran jobs`), file.py:factory, or a Hugging Face config.json.",
+        help="A built-in job or a network (`trimaran catalog jobs`), file.py:factory, or a Hugging Face config.json.",
     ),
 ]
 Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file, or a job.")]
@@ -158,7 +158,7 @@ SequenceTokens = Annotated[
 ]
 MachineName = Annotated[
     str,
-    option('A machine (see `trimaran clusters`), such as "dgx1-v100", or "dgx-a100:512" for 512 nodes.'),
+    option('A machine (see `trimaran catalog machines`), such as "dgx1-v100", or "dgx-a100:512" for 512 nodes.'),
 ]
 MachineSoftware = Annotated[
     str | None,
@@ -170,8 +170,8 @@ MachineSoftware = Annotated[
 CurveName = Annotated[
     str | None,
     option(
-        "How much training each batch needs: a file of `trimaran converge` or `trimaran curve`, or a name of the "
-        "catalog (`trimaran curve --list`); the batch is then chosen too.",
+        "How much training each batch needs: a file of `trimaran crossover --measure`, or a name of the "
+        "catalog (`trimaran catalog curve --list`); the batch is then chosen too.",
         usual="that of the job",
     ),
 ]
@@ -440,7 +440,7 @@ class RequestOptions:
         ),
     ] = None
     execution: Annotated[str, option('How segments may run: "any", "eager", "compiled".')] = "any"
-    calibration: Annotated[Path | None, option("Use the figures of this file of `trimaran calibrate`.")] = None
+    calibration: Annotated[Path | None, option("Use the figures of this file of `trimaran doctor --measure`.")] = None
 
     def read(self, pins: PinOptions, **more: Any) -> "PlanRequest":
         """The request; where its cluster has more nodes than its name says, that is noted on standard error.
@@ -464,7 +464,7 @@ class SearchOptions(RequestOptions):
 
     cluster: Annotated[
         str | None,
-        option('Plan for a target cluster (see `trimaran clusters`), such as "dgx1-v100"; nothing is measured.'),
+        option('Plan for a target cluster (`trimaran catalog machines`), such as "dgx1-v100"; nothing is measured.'),
     ] = None
     precision: PrecisionName = None
     software: Annotated[

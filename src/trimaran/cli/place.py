@@ -1,4 +1,4 @@
-"""`trimaran place`: a profiled graph over devices, with the schedule, what crosses, and how good it is at most."""
+"""`trimaran plan`: a profiled graph over devices, with the schedule, what crosses, and how good it is at most."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`trimaran price`: the step and the memory of given strategies of a transformer."""
+"""`trimaran plan JOB --strategies`: the step and the memory of given strategies of a transformer."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,8 +43,11 @@ def price(
         ),
     ] = None,
     strategies: Annotated[
-        Path | None,
-        option("Price all strategies of this file: one on each line, or a CSV table with a column `strategy`."),
+        str | None,
+        option(
+            "A strategy, or a file of them: one on each line, or a CSV table with a column `strategy`.",
+            metavar="TEXT|FILE",
+        ),
     ] = None,
     batch: Batch = None,
     devices: Annotated[
@@ -79,6 +82,8 @@ def price(
         from trimaran.planner.pins import parse_pins
         from trimaran.planning.requests import parse_request, parse_target
 
+        if strategies is not None and not (Path(strategies).suffix or Path(strategies).exists()):
+            strategy, strategies = strategy or strategies, None
         if (strategy is None) == (strategies is None):
             raise InputError(
                 'say one of --strategy "tp8 pp4 dp2 zero1" and --strategies FILE', code="price.not-one-strategy"
@@ -107,7 +112,7 @@ def price(
             else:
                 _print_one(pricing, one, ways)
             return
-        found = pricing.price_each(read_settings(strategies or Path()))
+        found = pricing.price_each(read_settings(Path(strategies or "")))
         if as_json:
             print_json(_head(pricing) | {"strategies": [_entry(one) for one in found]})
         else:

@@ -1,4 +1,4 @@
-"""A step without a training: `trimaran simulate` on the simulator, `trimaran emulate` with real messages."""
+"""A step without a training: `trimaran plan` on the simulator, `trimaran train --emulate` with real messages."""
 
 from typing import Annotated
 

@@ -211,7 +211,7 @@ def check_task(
     elif not _same_network(table.network, job):
         raise InputError(
             f'the curve of {table.network} ("{table.task}") is not of the job {job}: name another curve, measure one '
-            "with trimaran converge, or, if it holds all the same, take network out of a copy of its file",
+            "with trimaran crossover --measure, or, if it holds all the same, take network out of a copy of its file",
             code="curve.other-job",
             network=table.network,
             job=job,

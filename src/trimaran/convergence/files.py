@@ -176,7 +176,7 @@ def find_curve(name_or_path: str | Path) -> Curve:
         if known.name == name:
             raise InputError(
                 f'"{name}" is no curve: the study tells only that twice the batch needs {known.ratio:g} times the '
-                "epochs, and not at which batch; measure one with trimaran converge",
+                "epochs, and not at which batch; measure one with trimaran crossover --measure",
                 code="curve.ratio-only",
                 name=name,
                 ratio=known.ratio,

@@ -165,12 +165,12 @@ def _calibration() -> Check:
             name="calibration",
             verdict="note",
             detail="this machine is not calibrated",
-            advice="trimaran calibrate: without it the noise of repeated runs is not known",
+            advice="trimaran doctor --measure: without it the noise of repeated runs is not known",
         )
     try:
         calibration = read_calibration(path)
     except TrimaranError as error:
-        return Check(name="calibration", verdict="note", detail=error.message, advice="trimaran calibrate")
+        return Check(name="calibration", verdict="note", detail=error.message, advice="trimaran doctor --measure")
     ranks = calibration.fingerprint.ranks
     return Check(
         name="calibration", verdict="ok", detail=f"{calibration.date[:10]}, {ranks} {'rank' if ranks == 1 else 'ranks'}"

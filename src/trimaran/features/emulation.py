@@ -1,4 +1,4 @@
-"""`trimaran emulate`: a plan for more devices than there are, with simulated compute and real messages.
+"""`trimaran train --emulate`: a plan for more devices than there are, with simulated compute and real messages.
 
 job ──capture──▶ graph ──measured on the cores of this machine──▶ costs of operations
 rate-limited links ──measured between all ranks──▶ costs of messages
@@ -88,7 +88,7 @@ def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | Non
         raise InputError(
             f"{strategy.name} is not the training of one process. "
             "An emulated step ends before the next one begins, and here steps overlap: "
-            "run the plan (`trimaran train`), simulate it (`trimaran simulate`), or take a synchronous schedule",
+            "run the plan (`trimaran train`), simulate it (`trimaran plan`), or take a synchronous schedule",
             code="emulate.stale",
             strategy=strategy.name,
         )

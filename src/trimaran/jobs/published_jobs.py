@@ -203,7 +203,7 @@ def network_job(reference: str) -> Job:
     """A published network on synthetic data.
 
     Args:
-        reference: one of those that `trimaran jobs` lists, with a size and options where it has them
+        reference: one of those that `trimaran catalog jobs` lists, with a size and options where it has them
 
     Returns:
         A job of 8,192 samples that are drawn when they are asked for; it makes nothing until it is used.
@@ -213,7 +213,7 @@ def network_job(reference: str) -> Job:
     """
     asked = parse_network(reference)
     if asked is None:
-        raise InputError(f'no network "{reference}"; `trimaran jobs` lists them', reference=reference)
+        raise InputError(f'no network "{reference}"; `trimaran catalog jobs` lists them', reference=reference)
     name = str(asked).replace(":", "-").replace("=", "-").replace(",", "-")
     return dataclasses.replace(_NETWORKS[asked.name](asked), name=name, drop_last=True)
 

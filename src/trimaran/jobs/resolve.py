@@ -143,6 +143,23 @@ def resolve(reference: str) -> Job:
     return _call(load_function(reference), reference)
 
 
+def is_reference(text: str) -> bool:
+    """Whether a text names a job, also one that cannot be made.
+
+    Args:
+        text: such as "digits", "train.py" or "jobs.py:mine"
+
+    Example:
+        >>> is_reference("gpt2:1.5b"), is_reference("jobs.py:mine"), is_reference("train.py")
+        (True, True, False)
+    """
+    try:
+        named = text in BUILT_IN or parse_network(text) is not None or find_published(text) is not None
+    except InputError:
+        return True
+    return named or ".py:" in text or is_configuration(text)
+
+
 _SIZE = re.compile(r"[0-9]+x?[0-9.]*[bm]", re.IGNORECASE)
 
 
@@ -186,8 +203,8 @@ def _unknown(reference: str) -> str:
         hint = f'; name the function that makes the job too, as in "{reference}:make_job".'
     return (
         f'unknown job "{reference}"{hint} A job is one of {", ".join(BUILT_IN)}, a network such as vgg16 '
-        '(`trimaran jobs` lists them), "file.py:factory", where factory() returns a trimaran.Job, or a Hugging Face '
-        "config.json"
+        '(`trimaran catalog jobs` lists them), "file.py:factory", where factory() returns a trimaran.Job, or a Hugging '
+        "Face config.json"
     )
 
 
@@ -240,7 +257,7 @@ def check_room(job: Job, reference: str) -> None:
         raise InputError(
             f"{job.name} does not fit this machine: its weights take {format_bytes(needed)}, {format_bytes(free)} of "
             f"memory are free. `{shlex.join(['trimaran', 'plan', reference, '--cluster', 'dgx-h100'])}` plans it "
-            "without them, for those or other machines (see `trimaran clusters`)",
+            "without them, for those or other machines (see `trimaran catalog machines`)",
             code="job.no-room",
             needed_bytes=needed,
             free_bytes=free,

@@ -437,7 +437,7 @@ def find_device(name: str) -> Device:
     if squeezed(name) in names:
         return catalog()[names[squeezed(name)]]
     raise InputError(
-        f'unknown device "{name}"{_nearest(name, names, "trimaran clusters --devices")}',
+        f'unknown device "{name}"{_nearest(name, names, "trimaran catalog machines --devices")}',
         code="device.unknown",
         device=name,
     )
@@ -1139,7 +1139,7 @@ def find_node(name: str) -> Node:
 
 def nearest_machine(name: str) -> str:
     """The end of a sentence that names the nearest machine or device, where one is near."""
-    return _nearest(name, {**nodes_by_alias(), **_names()}, "trimaran clusters")
+    return _nearest(name, {**nodes_by_alias(), **_names()}, "trimaran catalog machines")
 
 
 _NEAR = 0.8

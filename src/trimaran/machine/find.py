@@ -57,7 +57,7 @@ def detect_node() -> Node:
     if found is None:
         raise EnvironmentProblem(
             f'nvidia-smi names "{names[0] if names else "no device"}", which the catalog has not: import its matrix '
-            "with `trimaran clusters --import FILE --device NAME`",
+            "with `trimaran catalog machines --import FILE --device NAME`",
             code="nvidia-smi.unknown-device",
         )
     processor = detect_processor()

@@ -171,7 +171,7 @@ def unsettled_note(share: float | None) -> str:
         return ""
     return (
         f"other programs take {100 * share:.0f} % of the cores while costs are measured: predictions may be wrong; "
-        "`trimaran calibrate JOB` measures again, when the machine is idle"
+        "`trimaran doctor --measure JOB` measures again, when the machine is idle"
     )
 
 

@@ -4,7 +4,7 @@ A reference such as `vgg16`, `gpt2:1.5b` or `bert:large:sequence=512,head=squad`
 network has several, then options. Dashes and underscores are the same in names, and upper case does not count. Torch is
 not needed to read one; what makes the job is `jobs/published_jobs.py`.
 
-Which network a spelling means: the answer is a job reference, a name of `trimaran jobs`, with the size where the
+Which network a spelling means: the answer is a job reference, one of `trimaran catalog jobs`, with the size where the
 spelling says one. A network that is not ours is never taken for one that is: "resnest50", "efficientnetv2_s" and
 "resnet50d" are None.
 
@@ -95,7 +95,7 @@ class NetworkReference:
     """A published network, as it was asked for.
 
     Attributes:
-        name: as `trimaran jobs` lists it
+        name: as `trimaran catalog jobs` lists it
         size: by the name that is listed; "" for networks of one size
         options: checked, by name
     """

@@ -182,7 +182,7 @@ def _check_kind(plan: Plan, cluster: Allocation) -> None:
         machine = plan.premises.cluster or "the name of its machine"
         raise InputError(
             f"the plan for {plan.job!r} was made for {len(plan.premises.devices)} × {wanted}, and this machine has "
-            f"none: use it there, look at it with `trimaran simulate` or `trimaran explain` and --cluster {machine}, "
+            f"none: use it there, look at it with `trimaran plan` or `trimaran explain` and --cluster {machine}, "
             "or plan again for this machine",
             code="plan.other-device",
             device=wanted,

@@ -27,7 +27,7 @@ def check_tokens(reference: str, request: PlanRequest) -> float:
         return 0.0
     if request.is_here:
         raise InputError(
-            "--tokens asks how long a training takes on a target cluster: add --cluster (see `trimaran clusters`)",
+            "--tokens asks how long a training takes on a target cluster: add --cluster (`trimaran catalog machines`)",
             code="tokens.needs-cluster",
         )
     shape = decoder_shape(reference, request)

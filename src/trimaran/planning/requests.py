@@ -268,7 +268,7 @@ def check_traced(software: Software) -> Software:
     if software.framework not in FRAMEWORKS:
         raise InputError(
             f"--software {software.text}: it has figures of decoders by their shape, which `trimaran plan` and "
-            f"`trimaran price` take; kernels of a traced network are known of {', '.join(FRAMEWORKS)}, or trimaran",
+            f"`trimaran plan` take; kernels of a traced network are known of {', '.join(FRAMEWORKS)}, or trimaran",
             code="software.not-of-kernels",
             software=software.text,
         )
@@ -625,7 +625,7 @@ class PlanRequest:
         link: rate limit of the links between local ranks of this machine; None: not limited
         objective: to optimize; None: throughput, or the objective of a given plan
         execution: how segments may be run
-        calibration: file of `trimaran calibrate` whose figures are used; None: the kept ones of this machine
+        calibration: file of `trimaran doctor --measure` whose figures are used; None: the kept ones of this machine
         precision: of compute on a machine of the catalog; None: not said, and `planning.precision` chooses
         precision_source: who chose it
         software: framework and year, on a machine of the catalog; None: not said

@@ -451,7 +451,7 @@ def _no_curve(asked: Goal, known: Known) -> tuple[str, ...]:
         return ()
     return (
         f"the {asked} to the target is not known without a convergence curve, so the plan is for throughput: give "
-        "--curve NAME|FILE (`trimaran curve --list`), or measure one with `trimaran converge`",
+        "--curve NAME|FILE (`trimaran catalog curve --list`), or measure one with `trimaran crossover --measure`",
     )
 
 

@@ -347,7 +347,7 @@ def curve_page(study: CurveStudy, _: Sequence[object] = (), asked: str = "") -> 
             _asked_section(study),
         ),
         notes=study.warnings,
-        command=f"{asked or f'trimaran curve {shlex.quote(study.name)}'} --json",
+        command=f"{asked or f'trimaran catalog curve {shlex.quote(study.name)}'} --json",
         environment={"source": study.source},
     )
 
@@ -462,7 +462,7 @@ def catalog_page(catalog: CurveCatalog, _: Sequence[object] = (), asked: str = "
             f"{ratio.name}: no curve, twice the batch needs {ratio.ratio:g} times the epochs."
             for ratio in catalog.ratios
         ),
-        "Your own: trimaran curve TABLE.csv.",
+        "Your own: trimaran catalog curve TABLE.csv.",
     ]
     return Page(
         kind="Convergence curves",
@@ -473,7 +473,7 @@ def catalog_page(catalog: CurveCatalog, _: Sequence[object] = (), asked: str = "
             Section(id="curves", title="Curves", content=[table], is_wide=True),
             Section(id="others", title="Others", content=[Words(lines=others)]),
         ],
-        command=asked or "trimaran curve --list --json",
+        command=asked or "trimaran catalog curve --list --json",
     )
 
 

@@ -226,7 +226,7 @@ def converge_page(found: Convergence, _: Sequence[object] = (), asked: str = "")
             _runs_section(found),
         ],
         notes=found.warnings,
-        command=f"{asked or f'trimaran converge {shlex.quote(found.job)}'} --json",
+        command=f"{asked or f'trimaran crossover --measure {shlex.quote(found.job)}'} --json",
         environment={"curve file": found.curve_file, "runs": found.run_dir},
     )
 

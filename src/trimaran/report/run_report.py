@@ -70,10 +70,10 @@ def noise_line(noise: NoiseInterval | None) -> str:
         >>> noise_line(NoiseInterval(interval=(-0.038, 0.04), ranks=2, date="2026-11-20"))
         'identical runs on 2 ranks differ by up to ±4.0 % (90 %), calibrated 2026-11-20'
         >>> noise_line(None)
-        'noise of repeated runs unknown here: trimaran calibrate'
+        'noise of repeated runs unknown here: trimaran doctor --measure'
     """
     if noise is None:
-        return "noise of repeated runs unknown here: trimaran calibrate"
+        return "noise of repeated runs unknown here: trimaran doctor --measure"
     percent = 100 * noise.interval[1]
     return (
         f"identical runs on {format_count(noise.ranks, 'rank')} differ by up to "
@@ -107,7 +107,7 @@ def pace_note(comparison: Comparison, job: str) -> str:
     return (
         f"forward, backward and update each took {'longer' if ratio > 1 else 'less'} than when their costs were "
         f"measured, together {ratio:.2f} times as long: this machine is {'slower' if ratio > 1 else 'faster'} now than "
-        f"it was then; `trimaran calibrate {job}` measures again"
+        f"it was then; `trimaran doctor --measure {job}` measures again"
     )
 
 

@@ -1,4 +1,4 @@
-"""`trimaran planbench`: scores predictions and choices of plans on everything published, in one table."""
+"""PlanBench: scores predictions and choices of plans on everything published, in one table."""
 
 from pathlib import Path
 from typing import Annotated

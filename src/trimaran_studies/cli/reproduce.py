@@ -1,4 +1,4 @@
-"""`trimaran reproduce`: reproduces published results and shows the published figures next to them."""
+"""`python -m trimaran_studies reproduce`: reproduces published results and shows the published figures next to them."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Options of `trimaran reproduce`, and the reproductions that take each
+# Options of `python -m trimaran_studies reproduce`, and the reproductions that take each
 
 
 DEVICE, RANKS, STEPS = "titan-x", 2, 18

@@ -1,4 +1,4 @@
-"""`trimaran validate`: predicts published measurements and shows the errors."""
+"""`python -m trimaran_studies validate`: predicts published measurements and shows the errors."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -303,13 +303,13 @@ HYBRID_PARALLELISM = Study(
         Requirement(
             id="C1",
             must="project time to accuracy as step × steps × epochs, by the study's rules and by ours",
-            command="trimaran reproduce hybrid",
+            command="python -m trimaran_studies reproduce hybrid",
             find=_projections,
         ),
         Requirement(
             id="C2",
             must="know how many epochs a batch needs, with an interval, and warn beyond the data",
-            command="trimaran curve --list",
+            command="trimaran catalog curve --list",
             find=_curves,
         ),
         Requirement(
@@ -321,20 +321,20 @@ HYBRID_PARALLELISM = Study(
         Requirement(
             id="C4",
             must="capture a network as a graph with the cost of each operation",
-            command="trimaran profile digits",
+            command="trimaran observe digits",
             find=_captured,
         ),
         Requirement(
             id="C5",
             must="place the operations of a graph on devices",
-            command="trimaran place tests/published/graphs/inception_v3.json --devices 2 --time-limit 60",
+            command="trimaran plan tests/published/graphs/inception_v3.json --devices 2 --time-limit 60",
             find=_placed,
             tests=("tests/property/test_placement_laws.py", "tests/unit/placement/test_placement_optimum.py"),
         ),
         Requirement(
             id="C6",
             must="take as long in the solver, in the simulator and in a run",
-            command="trimaran emulate text-gpt --devices 4 --link 1Gb/s",
+            command="trimaran train --emulate text-gpt --devices 4 --link 1Gb/s",
             find=_same_makespan,
             tests=(
                 "tests/unit/placement/test_check_placement.py",

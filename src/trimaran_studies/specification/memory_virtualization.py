@@ -371,19 +371,19 @@ MEMORY_VIRTUALIZATION = Study(
         Requirement(
             id="D4",
             must="say peak and mean, with weights and without, by the study's accounting and by PyTorch's",
-            command="trimaran reproduce vdnn --networks alexnet,overfeat,googlenet,vgg16",
+            command="python -m trimaran_studies reproduce vdnn --networks alexnet,overfeat,googlenet,vgg16",
             find=_metrics,
         ),
         Requirement(
             id="D5",
             must="repeat the study's Titan X in simulation",
-            command="trimaran reproduce vdnn --networks vgg16:256",
+            command="python -m trimaran_studies reproduce vdnn --networks vgg16:256",
             find=_titan_x,
         ),
         Requirement(
             id="D6",
             must="run under a cap",
-            command="trimaran reproduce vdnn --real",
+            command="python -m trimaran_studies reproduce vdnn --real",
             find=_capped,
             tests=("tests/unit/memory_budget/test_virtual_memory_peaks.py", "tests/unit/memory_hooks/test_peaks.py"),
         ),

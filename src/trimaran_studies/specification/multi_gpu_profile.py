@@ -413,7 +413,7 @@ MULTI_GPU_PROFILE = Study(
         Requirement(
             id="B2",
             must="know the study's networks, and deeper, recurrent and transformer ones, parameter by parameter",
-            command="trimaran jobs",
+            command="trimaran catalog jobs",
             find=_networks,
         ),
         Requirement(
@@ -426,14 +426,14 @@ MULTI_GPU_PROFILE = Study(
         Requirement(
             id="B4",
             must="know how devices are joined: from the catalog, from a file, from what tools print",
-            command="trimaran clusters dgx1-v100",
+            command="trimaran catalog machines dgx1-v100",
             find=_topology,
             tests=("tests/unit/machine/test_imports.py", "tests/unit/machine/test_topology.py"),
         ),
         Requirement(
             id="B5",
             must="price exchanges by tensor and call, so that the faster method is predicted and not assumed",
-            command="trimaran reproduce dgx1",
+            command="python -m trimaran_studies reproduce dgx1",
             find=_winners,
         ),
         Requirement(
@@ -445,13 +445,13 @@ MULTI_GPU_PROFILE = Study(
         Requirement(
             id="B7",
             must="predict scaling from the figure of one device and the machine",
-            command="trimaran validate --family dp_throughput",
+            command="python -m trimaran_studies validate --family dp_throughput",
             find=_scaling,
         ),
         Requirement(
             id="B8",
             must="predict the peak memory of each rank before a run",
-            command="trimaran validate --family memory",
+            command="python -m trimaran_studies validate --family memory",
             find=_memory,
         ),
         Requirement(

@@ -19,7 +19,7 @@ from trimaran_studies.specification.requirements import Check, Found, Recorded, 
 STUDIES: tuple[Study, ...] = (PARALLEL_TRAINING, MULTI_GPU_PROFILE, HYBRID_PARALLELISM, MEMORY_VIRTUALIZATION)
 """The four studies, in order."""
 
-COMMAND = "trimaran reproduce specification --write docs/specification.md"
+COMMAND = "python -m trimaran_studies reproduce specification --write docs/specification.md"
 """Writes the page."""
 
 

@@ -313,14 +313,14 @@ PARALLEL_TRAINING = Study(
         Requirement(
             id="A1",
             must="split a step by what it waits for: reads, preparation, copies, compute, communication, late ranks",
-            command="trimaran profile digits-resnet --stalls --devices 2",
+            command="trimaran observe digits-resnet --stalls --devices 2",
             find=_stalls,
             tests=("tests/distributed/test_stalls.py",),
         ),
         Requirement(
             id="A2",
             must="predict jobs that their input pipeline limits, from rates of loader, decoding, storage and copies",
-            command="trimaran validate --family feeding",
+            command="python -m trimaran_studies validate --family feeding",
             find=_fed_rows,
         ),
         Requirement(
@@ -354,7 +354,7 @@ PARALLEL_TRAINING = Study(
         Requirement(
             id="A7",
             must="switch the study's three remedies on one at a time, against replicate-and-scatter and against DDP",
-            command="trimaran reproduce feeding",
+            command="python -m trimaran_studies reproduce feeding",
             find=_ablation,
         ),
         Requirement(
@@ -379,7 +379,7 @@ PARALLEL_TRAINING = Study(
         Requirement(
             id="A11",
             must="name the known remedies for what limits a job, each with its predicted gain",
-            command="trimaran reproduce survey",
+            command="python -m trimaran_studies reproduce survey",
             find=_survey,
             tests=(
                 "tests/unit/report/test_remedies.py",

@@ -122,7 +122,7 @@ def test_a_machine_with_a_slip_is_guessed(typed: str, answer: str) -> None:
 
 @pytest.mark.parametrize("typed", ["p9x", "quadro", "mi", "superpod", "k20x"])
 def test_a_machine_that_is_like_no_other_is_not_guessed(typed: str) -> None:
-    with raises("machine.unknown", match="trimaran clusters") as caught:
+    with raises("machine.unknown", match="trimaran catalog machines") as caught:
         find_machine(typed)
     assert "did you mean" not in caught.value.message
 

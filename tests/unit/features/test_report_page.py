@@ -93,7 +93,7 @@ def test_a_run_has_all_that_its_folder_knows(tmp_path: Path) -> None:
     # 9 s predicted, 10 s measured: 10 % too short, and 10 is not within 8.5 to 9.5.
     assert "a step took 10.0 s and was predicted at 9.00 s (10 % too short)" in found.verdict
     assert "outside the prediction&#x27;s 90 % interval, 8.50 s to 9.50 s" in text
-    assert "noise of repeated runs unknown here: trimaran calibrate" in text
+    assert "noise of repeated runs unknown here: trimaran doctor --measure" in text
     assert "trimaran train &#x27;digits&#x27; --devices 2" in re.sub("</?span[^>]*>", "", text)  # as it was started
     assert "2.13.0" not in text
     assert "accuracy after each epoch" in text

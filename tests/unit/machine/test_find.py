@@ -36,7 +36,7 @@ def test_forms_of_names(text: str, node: str, devices: int, nodes: int, fabric: 
     ("text", "code", "figures"),
     [
         ("dgx1-v10", "machine.unknown", {"match": '"dgx1-v100"', "machine": "dgx1-v10"}),
-        ("voodoo", "machine.unknown", {"match": "`trimaran clusters`"}),
+        ("voodoo", "machine.unknown", {"match": "`trimaran catalog machines`"}),
         ("dgx1-v100:x", "machine.bad-node-count", {"match": '"dgx1-v100:4".*"x"'}),
         ("dgx1-v100:0", "machine.bad-node-count", {"match": '"dgx1-v100:4".*"0"'}),
         ("dgx1-v100:2@ib-edrr", "link.unknown", {"match": '"ib-edr"', "link": "ib-edrr"}),

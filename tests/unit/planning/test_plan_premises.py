@@ -151,7 +151,7 @@ def test_a_strategy_with_workers_is_simulated_with_its_loader() -> None:
 def test_what_the_refusal_of_a_plan_names_is_there() -> None:
     """Both commands that it names take --cluster."""
     title = find_device("v100").title
-    with raises("plan.other-device", match="trimaran simulate.*trimaran explain.*--cluster"):
+    with raises("plan.other-device", match="trimaran plan.*trimaran explain.*--cluster"):
         _check_kind(plan_for((title, title)), HERE)
     for command in ("simulate", "explain"):
         assert "--cluster" in CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output

@@ -30,7 +30,7 @@ def test_a_large_noise_has_no_decimals_and_fits_into_80_columns() -> None:
 
 
 def test_what_is_not_known_says_how_to_know_it() -> None:
-    assert noise_line(None) == "noise of repeated runs unknown here: trimaran calibrate"
+    assert noise_line(None) == "noise of repeated runs unknown here: trimaran doctor --measure"
 
 
 def test_the_report_has_the_noise_or_null() -> None:
@@ -53,7 +53,7 @@ def test_a_machine_that_has_changed_since_its_costs_were_measured_is_named(ratio
     note = pace_note(paced(ratio, ratio, ratio), "digits")
     assert f"together {ratio:.2f} times" in note
     assert said in note
-    assert "trimaran calibrate digits" in note
+    assert "trimaran doctor --measure digits" in note
 
 
 @pytest.mark.parametrize("ratios", [(1.1, 1.1, 1.1), (1.5, 1.5, 1.1), (1.5, 1.5, 0.7), (0.9, 0.9, 0.9)])

@@ -32,7 +32,7 @@ def test_a_report_of_a_run_shows_predicted_and_measured_by_rank() -> None:
     found = REPORT._repr_html_()
     assert "a step took 10.0 s and was predicted at 9.00 s (10 % too short)" in found
     assert "rank 1, forward" in found
-    assert "noise of repeated runs unknown here: trimaran calibrate" in found
+    assert "noise of repeated runs unknown here: trimaran doctor --measure" in found
 
 
 def test_a_verdict_says_that_the_machine_was_busy() -> None:

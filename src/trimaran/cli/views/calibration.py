@@ -33,7 +33,7 @@ def print_calibration(out: Console, calibration: Calibration, *, output: Path | 
         line = noise_line(noise_interval(noise))
         out.print(line[0].upper() + line[1:])
     if output is None:
-        out.print("Kept for this machine. In a file: trimaran calibrate -o machine.json")
+        out.print("Kept for this machine. In a file: trimaran doctor --measure -o machine.json")
     words = ["trimaran", "plan", "digits", *([] if output is None else ["--calibration", str(output)])]
     print_next(out, words)
 

@@ -120,7 +120,7 @@ def show_plan(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What `trimaran emulate` prints
+# What `trimaran train --emulate` prints
 
 
 def print_emulation(out: Console, found: "Emulated") -> None:

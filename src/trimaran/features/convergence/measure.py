@@ -258,7 +258,7 @@ def table_of(task: Task, target: MetricTarget, measured: Sequence[ConvergedBatch
         task=f"{task.source.reference} to {target.value:g}",
         unit="epochs",
         points=tuple(points),
-        source=f"measured by trimaran converge, {_how(task)}",
+        source=f"measured by trimaran crossover --measure, {_how(task)}",
         samples_per_epoch=task.samples,
         network=task.source.reference,
         target=target.value,

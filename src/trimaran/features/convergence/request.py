@@ -1,4 +1,4 @@
-"""Options of `trimaran converge`, checked before anything runs."""
+"""Options of `trimaran crossover --measure`, checked before anything runs."""
 
 import math
 from dataclasses import dataclass

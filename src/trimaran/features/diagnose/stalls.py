@@ -1,4 +1,4 @@
-"""`trimaran profile --stalls`: a job is run cold, cached and on synthetic data, and its step split by its waits.
+"""`trimaran observe --stalls`: a job is run cold, cached and on synthetic data, and its step split by its waits.
 
 parent                                          each rank
 ──────                                          ─────────

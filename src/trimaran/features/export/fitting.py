@@ -1,6 +1,6 @@
 """What a target can run, the plans that are made for it, and whether what was written for it fits.
 
-An export is priced as `trimaran price` prices its strategy: by the software that runs it, as the file says it.
+An export is priced as `trimaran plan` prices its strategy: by the software that runs it, as the file says it.
 """
 
 import shlex

@@ -156,7 +156,7 @@ def find_target(
 def _check_device(device: Device, text: str) -> None:
     if device.generation not in _CAPABILITIES:
         raise InputError(
-            f"{text} has {device.title}: rehearsals are for NVIDIA GPUs; `trimaran clusters` lists machines, such as "
+            f"{text} has {device.title}: rehearsals are for NVIDIA GPUs, such as those of `trimaran catalog machines`: "
             f"{USUAL}",
             code="rehearse.not-nvidia",
             device=device.name,

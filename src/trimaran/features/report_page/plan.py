@@ -1,6 +1,6 @@
 """The page of a plan file.
 
-A plan for a target cluster is simulated by that machine's costs, as `trimaran simulate` does: nothing is measured, and
+A plan for a target cluster is simulated by that machine's costs, as `trimaran plan` does: nothing is measured, and
 no code of the user runs. A plan for the machine at hand is simulated on request only, as that measures and may run the
 code of the job.
 """

@@ -285,7 +285,7 @@ def opened(folder: Path) -> Iterator[None]:
         held.enter_context(locked(folder / "lock", wait=False))
     except BlockingIOError:
         raise InputError(
-            f"another `trimaran converge` is at work in {folder}: wait for it, or choose another --runs",
+            f"another `trimaran crossover --measure` is at work in {folder}: wait for it, or choose another --runs",
             code="converge.busy",
             path=str(folder),
         ) from None

@@ -299,7 +299,7 @@ def run_ways(
     if total is None or length is None or run.feed.streams:
         raise InputError(
             "stalls of a stream are not split into reading and the rest: what it reads again comes from other places "
-            "of it. Give a map-style data set, or look at the loading of a run (trimaran profile)"
+            "of it. Give a map-style data set, or look at the loading of a run (trimaran observe)"
         )
     probe = Probe(job, strategy, world.rank, total) if executor.reads else None
     longest_s = largest(world, run.warm_up() + (0.0 if probe is None else probe.read_s))

@@ -152,7 +152,7 @@ def check_traceable(job: Job) -> None:
     why = "is too large to be traced" if shape.experts is None else "has experts, which no trace follows without data"
     raise InputError(
         f"{job.name}, {count / 1e9:.1f} billion parameters, {why}. In 16 bits its weights, gradients and optimizer "
-        f"states take {format_bytes(state)} on one device; `trimaran plan` and `trimaran price` take it by its "
+        f"states take {format_bytes(state)} on one device; `trimaran plan` takes it by its "
         "shape, on the devices of a --cluster",
         code="decoder.not-traced",
         parameters=count,

@@ -217,7 +217,7 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
     contents.add(
         memory_section(files.predicted, files.measured, budgets, step_s=step_s),
         "Memory over time",
-        f"predicted.json says nothing of memory; trimaran simulate {shlex.quote(shown)}/plan.json has its peaks",
+        f"predicted.json says nothing of memory; trimaran plan {shlex.quote(shown)}/plan.json has its peaks",
     )
     contents.add(
         training_section(
