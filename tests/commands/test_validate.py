@@ -1,4 +1,4 @@
-"""`python -m trimaran_studies validate` as a person runs it: a file of rows, its JSON, tables, and files that are wrong."""
+"""The validation as a person runs it: a file of rows, its JSON, tables, and files that are wrong."""
 
 import json
 from pathlib import Path

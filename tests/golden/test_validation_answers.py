@@ -1,4 +1,4 @@
-"""Published rows are predicted as they were: what `python -m trimaran_studies validate` says of each, and the scores of each family.
+"""Published rows are predicted as they were: what the validation says of each, and each family's scores.
 
 A file a family, a line a row: `[row, predicted]`, or why there is no prediction. What plans by these predictions lose
 to the best measured ones is in `regret.json`.

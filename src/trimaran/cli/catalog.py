@@ -1,5 +1,6 @@
 """What is known by name, and what lies in files: `trimaran catalog` of jobs, machines, curves and checkpoints."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -145,6 +146,6 @@ catalog = typer.Typer(
     no_args_is_help=True,
     cls=HelpedGroup,
 )
-_COMMANDS = {"jobs": jobs, "machines": clusters, "curve": curve, "checkpoint": checkpoint}
+_COMMANDS: Mapping[str, Callable[..., None]] = {"jobs": jobs, "machines": clusters, "curve": curve, "checkpoint": checkpoint}
 for _name, _command in _COMMANDS.items():
     catalog.command(_name, cls=HelpedCommand)(with_verbosity(_command))

@@ -241,7 +241,7 @@ class HelpedGroup(TyperGroup):
         """Whether an option of any form of a command does."""
         commands = [self.commands[one] for one in self.commands if words_of(one)[1] == name]
         params = [one for command in commands for one in command.params if option in one.opts]
-        return any(not one.is_flag for one in params)
+        return any(not getattr(one, "is_flag", True) for one in params)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the page."""

@@ -150,7 +150,7 @@ def print_nodes(out: Console, nodes: Sequence[Node]) -> None:
         "",
         "devices, links: of a node, with links a device; network: cards of a node\n"
         "Several nodes: NAME:4, NAME:4@ethernet-25g. Plain boxes: 8xv100, 4xrtx-3090, or any device of "
-        "`trimaran catalog machines --devices`. Yours: a TOML file, or --import of nvidia-smi topo -m or NCCL's topology.",
+        "`trimaran catalog machines --devices`. Yours: a TOML file, or --import of nvidia-smi topo -m or of NCCL's.",
     )
     add_words(table, "name", "devices", "links", "network", no_wrap=True)
     add_figures(table, "cores")
