@@ -81,8 +81,8 @@ def count(row: dict[str, Any], folder: Path) -> str:
     return ended.stdout if ended.returncode == 0 else f"# {ended.stderr.strip()[-500:]}"
 
 
-def rehearse(row: dict[str, Any], folder: Path, output: Path) -> dict[str, Any]:
-    """The result of a rehearsal as it wrote it; what it printed where it wrote none."""
+def prepared(row: dict[str, Any], folder: Path, output: Path) -> dict[str, str]:
+    """Make the data of a row, and give the variables with which it is run."""
     variables = {**os.environ, **{name: str(value) for name, value in row.get("environment", {}).items()}}
     variables["STRANGERS"] = str(HERE)  # where strangers_data.py is
     variables["HF_DATASETS_CACHE"] = str(output.with_suffix(""))  # which knows data by their name: another row's, too
@@ -92,6 +92,12 @@ def rehearse(row: dict[str, Any], folder: Path, output: Path) -> dict[str, Any]:
             path = f"{Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
             subprocess.run(row["prepare"], shell=True, check=True, cwd=folder, env={**variables, "PATH": path})
             made.write_text(row["prepare"])
+    return variables
+
+
+def rehearse(row: dict[str, Any], folder: Path, output: Path) -> dict[str, Any]:
+    """The result of a rehearsal as it wrote it; what it printed where it wrote none."""
+    variables = prepared(row, folder, output)
     given = shlex.split(row["command"])
     options = [] if "--world" in given else ["--world", "8"]
     command = [sys.executable, "-m", "trimaran", "rehearse", *options, "--json", "--output", str(output), *given]

@@ -185,13 +185,17 @@ def model(folder: Path, name: str, *options: str) -> None:
     import transformers
 
     given = {key: json.loads(value) for key, value in (each.split("=", 1) for each in options)}
-    kept = getattr(torch, given.pop("dtype", "float32"))
+    kept, has_values = getattr(torch, given.pop("dtype", "float32")), given.pop("values", False)
     made = getattr(transformers, name)
     config = made.config_class(**{**(BERT if name.startswith("Bert") else {}), **given})
     folder.mkdir(parents=True, exist_ok=True)
     config.architectures = [name]
     config.dtype = kept
     config.save_pretrained(folder)
+    if has_values:
+        torch.manual_seed(0)
+        made(config).to(kept).save_pretrained(folder)
+        return
     with torch.device("meta"):
         built = made(config).to(kept)
     tied = (

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import trimaran
 from trimaran.cli import app
-from trimaran.rehearsal.real.one_process import TensorLayout, Unmatched, joined, put_together, told
-from trimaran.rehearsal.real.watch import TensorShare
+from trimaran.rehearsal.real.one_process import TensorLayout, differ, joined, put_together, told
+from trimaran.rehearsal.real.watch import TensorShare, Unmatched, named_weights, paths_of_all
 
 pytestmark = pytest.mark.usefixtures("_forked_rehearsals")
 
@@ -59,6 +59,86 @@ def test_a_script_that_fails_is_told_with_what_it_printed(tmp_path: Path) -> Non
     assert CliRunner().invoke(app, ["verify", str(script)]).exit_code == 3
     with pytest.raises(trimaran.InputError, match="at least 2"):
         trimaran.verify(script, world=1)
+
+
+TRAIN = """
+import os, sys, torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group("nccl")
+rank, world = dist.get_rank(), dist.get_world_size()
+{before}
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4)).to("cuda")
+if torch.device("cuda").type == "cuda" and torch.accelerator.current_accelerator().type == "cuda":
+    model = nn.parallel.DistributedDataParallel(model, device_ids=[int(os.environ["LOCAL_RANK"])])
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+torch.manual_seed(1 + rank)
+
+def batch():
+    return torch.randn(2, 4, device="cuda")
+
+@torch.no_grad()
+def evaluate():
+    return model(batch())
+
+micro = 4 // world
+x = batch()
+for step in range(4):
+    if rank == 0:
+        with torch.no_grad():
+            batch()
+    for _ in range(micro):
+        loss = model(x).square().mean() / micro
+        x = batch()
+        loss.backward()
+    {fault}
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def verified(folder: Path, *, before: str = "", fault: str = "pass", world: int = 2) -> trimaran.Verification:
+    script = folder / "train.py"
+    script.write_text(TRAIN.replace("{before}", before).replace("{fault}", fault))
+    return trimaran.verify(script, world=world, steps=2)
+
+
+def test_numbers_that_are_drawn_ahead_in_microbatches_and_by_one_rank_for_an_evaluation_are_those_of_all(
+    tmp_path: Path,
+) -> None:
+    found = verified(tmp_path)
+    assert found.verdict == "one model", found
+    wrong = verified(tmp_path, fault="for p in model.parameters(): p.grad /= world")
+    assert wrong.differences[0].factor == pytest.approx(0.5, rel=0.01)
+    assert "train.py:" in wrong.differences[0].lines[0]
+
+
+def test_a_script_that_asks_for_several_devices_has_them_in_one_process_too(tmp_path: Path) -> None:
+    assert verified(tmp_path, before="if torch.cuda.device_count() < 2: sys.exit()").verdict == "one model"
+
+
+def test_too_little_memory_is_not_known(tmp_path: Path) -> None:
+    found = verified(tmp_path, before="raise MemoryError('of 1 TiB')")
+    assert found.verdict == "not known", found
+    assert "of 1 TiB" in found.headline
+
+
+def test_names_are_those_of_the_largest_module_without_wrappers() -> None:
+    class Wrapper(torch.nn.Module):
+        def __init__(self, module: torch.nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+    layer = torch.nn.Linear(2, 2, bias=False)
+    model = torch.nn.ModuleDict({"stage": Wrapper(torch.nn.ModuleDict({"first": layer}))})
+    assert [name for name, _ in named_weights(Wrapper(model))] == ["stage.first.weight"]
+    assert paths_of_all()[id(layer.weight)] == "stage.first.weight"
+
+
+def test_what_is_no_number_on_both_is_the_same() -> None:
+    first = torch.tensor([1.0, float("nan")])
+    assert not differ(first, first.clone(), 0.0)
+    assert differ(first, torch.tensor([1.0, 2.0]), 1.0)
 
 
 @given(

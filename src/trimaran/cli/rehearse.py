@@ -134,6 +134,12 @@ def verify(
     ] = None,
     world: Annotated[int, option("Ranks.", min=2)] = 2,
     module: Annotated[bool, option("SCRIPT is a module's name, as of `python -m`.", "-m", "--module")] = False,
+    alone: Annotated[
+        str | None,
+        option(
+            "Arguments with which one process runs SCRIPT, as of another mesh.", metavar="ARGUMENTS", usual="the same"
+        ),
+    ] = None,
     steps: Annotated[int, option("Steps of an optimizer that are compared.", min=1)] = 3,
     limit: Annotated[str, option("Time after which a process stops.")] = "5min",
     per_node: Annotated[int | None, option("Ranks of a node.", usual="half of them", min=1)] = None,
@@ -149,6 +155,7 @@ def verify(
     """
     with errors_reported(as_json=as_json):
         import json
+        import shlex
 
         from trimaran.base.errors import InputError
         from trimaran.base.files import check_writable, given, write_whole
@@ -166,6 +173,7 @@ def verify(
                 arguments,
                 world=world,
                 is_module=module,
+                alone=None if alone is None else shlex.split(alone),
                 per_node=per_node,
                 steps=steps,
                 limit=limit,

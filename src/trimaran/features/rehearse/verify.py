@@ -5,7 +5,7 @@ import pickle
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +19,10 @@ from trimaran.base.units import format_count
 from trimaran.features.rehearse.ask import ask
 from trimaran.features.rehearse.runs import Question, check_script, keep_logs
 from trimaran.rehearsal.launch import EndedRank, run_ranks
-from trimaran.rehearsal.real.one_process import ProcessComparison, ProcessDifference, differ, unlike_settings
+from trimaran.rehearsal.real.one_process import NO_PART, ProcessComparison, ProcessDifference, differ, unlike_settings
 from trimaran.rehearsal.real.slopes import Direction, apart, factors, skipped
 from trimaran.rehearsal.real.watch import (
+    DEVICES,
     FOUND,
     MOVED,
     ONE_BY_ONE,
@@ -48,6 +49,7 @@ def verify(
     *,
     world: int = 2,
     is_module: bool = False,
+    alone: Sequence[str] | None = None,
     per_node: int | None = None,
     steps: int = 3,
     limit: str | float = "5min",
@@ -64,7 +66,9 @@ def verify(
         arguments: of the script; they make it small
         world: ranks
         is_module: whether `script` is a module's name, as of `python -m`
-        per_node: ranks of a node, at most the world; None: half of the ranks, so that local ranks are not global ones
+        alone: arguments with which one process runs the script, where its mesh stands in them; None: the same
+        per_node: ranks of a node, at most the world; None: half of the ranks, so that local ranks are not global ones,
+            or all of them where the script does not train so
         steps: of an optimizer that are compared
         limit: time after which a process stops, such as "5min" or in seconds
         logs: folder for what each process printed
@@ -83,11 +87,18 @@ def verify(
     local = per_node or max(1, world // 2)
     began_s = time.monotonic()
     with temporary_folder("trimaran-verify-") as folder:
-        runs = _run(asked, folder / "ranks", local, asked.steps, range(world), progress)
+        place = folder / "ranks"
+        runs = _run(asked, place, local, asked.steps, range(world), progress)
+        if per_node is None and local < world and not all(map(_trains, (_seen(place, run) for run in runs))):
+            # A script of one node, which fails on two, or trains with as many devices as it sees.
+            one_node = _run(asked, folder / "node", world, asked.steps, range(world), progress)
+            if all(map(_trains, (_seen(folder / "node", run) for run in one_node))):
+                runs, place, local = one_node, folder / "node", world
         keep_logs(runs, None if logs is None else Path(logs))
-        found = _judge(asked, folder / "ranks", runs, progress)
+        found = _judge(asked if alone is None else replace(asked, arguments=tuple(alone)), place, local, runs, progress)
         if (found.reason or found.missed) and not found.findings:
-            found.findings = _among_ranks(asked, folder, runs, local, progress)
+            parts = {name for name, reason in found.missed.items() if reason == NO_PART}
+            found.findings = _among_ranks(asked, place, runs, local, parts, progress)
         if any(one.kind == "gradient" and one.ranks for one in found.findings):
             long = [
                 _seen(folder / "long", run)
@@ -105,6 +116,7 @@ def assert_trains_one_model(
     *,
     world: int = 2,
     is_module: bool = False,
+    alone: Sequence[str] | None = None,
     per_node: int | None = None,
     steps: int = 3,
     limit: str | float = "5min",
@@ -117,6 +129,7 @@ def assert_trains_one_model(
         arguments: as for `verify`
         world: as for `verify`
         is_module: as for `verify`
+        alone: as for `verify`
         per_node: as for `verify`
         steps: as for `verify`
         limit: as for `verify`
@@ -129,7 +142,16 @@ def assert_trains_one_model(
         AssertionError: ranks train another model, or fail; the text says what differs, and where
         InputError: as for `verify`
     """
-    found = verify(script, arguments, world=world, is_module=is_module, per_node=per_node, steps=steps, limit=limit)
+    found = verify(
+        script,
+        arguments,
+        world=world,
+        is_module=is_module,
+        alone=alone,
+        per_node=per_node,
+        steps=steps,
+        limit=limit,
+    )
     if found.verdict == "one model" or (allow_unknown and found.verdict == "not known"):
         return found
     raise AssertionError(str(found))
@@ -169,7 +191,9 @@ def _run(
     return run_ranks(requests, folder=folder, progress=progress, worker=_WORKER)
 
 
-def _judge(asked: Question, folder: Path, runs: Sequence[EndedRank], progress: Progress) -> ProcessComparison:
+def _judge(
+    asked: Question, folder: Path, local: int, runs: Sequence[EndedRank], progress: Progress
+) -> ProcessComparison:
     """What one process finds that is compared with the ranks."""
     seen = [_seen(folder, run) for run in runs]
     if any(one is None or not one.rounds for one in seen) or any(_failed(run) for run in runs):
@@ -177,40 +201,50 @@ def _judge(asked: Question, folder: Path, runs: Sequence[EndedRank], progress: P
     known = [one for one in seen if one is not None]
     among = [*_same_samples(known), *skipped(known)]
     found = ProcessComparison()
-    for again in (False, True):
-        if again:
-            (folder / ONE_BY_ONE).touch()
+    long_s = min(asked.limit_s, max(_LEAST_S, 5 * max(run.seconds for run in runs)))
+    while True:
         (folder / FOUND).unlink(missing_ok=True)
-        long_s = min(asked.limit_s, max(_LEAST_S, 5 * max(run.seconds for run in runs)))
         (run,) = _run(replace(asked, limit_s=long_s), folder, 1, asked.steps, (), progress)
         found = _read(folder, run)
-        if not found.takes_more:
+        if found.takes_more and not (folder / ONE_BY_ONE).exists():
+            (folder / ONE_BY_ONE).touch()
+        elif not found.rounds and not (folder / DEVICES).exists():
+            (folder / DEVICES).write_text(str(local))  # it may ask for several devices before it begins
+        else:
             break
     found.findings = [*among, *found.findings]
     return found
 
 
 def _among_ranks(
-    asked: Question, folder: Path, runs: Sequence[EndedRank], local: int, progress: Progress
+    asked: Question, folder: Path, runs: Sequence[EndedRank], local: int, parts: Collection[str], progress: Progress
 ) -> list[ProcessDifference]:
     """What ranks show where one process cannot be compared."""
-    seen = [one for run in runs if (one := _seen(folder / "ranks", run)) is not None]
+    seen = [one for run in runs if (one := _seen(folder, run)) is not None]
     if len(seen) < len(runs):
         return []
     number = itertools.count()
 
     def moved(direction: Direction) -> list[WatchedRank] | None:
-        place = folder / f"moved{next(number)}"
+        place = folder.parent / f"moved{next(number)}"
         place.mkdir()
         (place / MOVED).write_bytes(pickle.dumps(direction))
         ran = _run(asked, place, local, 1, range(len(runs)), progress)
         again = [one for run in ran if (one := _seen(place, run)) is not None and one.rounds]
-        return again if len(again) == len(ran) else None
+        return again if len(again) == len(ran) and all(map(_begins_alike, again, seen)) else None
 
-    if found := apart(seen):
+    if (found := apart(seen, without=parts)) or parts:
         return found
     unlike = factors(seen, moved)
     return [*apart(seen, of_one_value=True), *unlike] if unlike else []
+
+
+def _begins_alike(first: WatchedRank, second: WatchedRank) -> bool:
+    """Whether two runs of a rank have the same weights: a script may take another seed each time."""
+    weights, others = first.rounds[0].weights, second.rounds[0].weights
+    return weights.keys() == others.keys() and not any(
+        differ(share.values, others[name].values, 0.0) for name, share in weights.items()
+    )
 
 
 def _read(folder: Path, run: EndedRank) -> ProcessComparison:
@@ -231,8 +265,12 @@ def _seen(folder: Path, run: EndedRank) -> WatchedRank | None:
 _LOST = "Connection closed by peer"
 
 
+def _trains(seen: WatchedRank | None) -> bool:
+    return seen is not None and any(one.updates for one in seen.rounds)
+
+
 def _failed(run: EndedRank) -> bool:
-    return run.record.end.how in ("error", "killed", "seconds") or run.record.end.status != 0
+    return run.record.end.how in ("error", "killed", "seconds", "invented") or run.record.end.status != 0
 
 
 def _same_samples(seen: Sequence[WatchedRank]) -> list[ProcessDifference]:
@@ -298,9 +336,10 @@ def _told(asked: Question, runs: Sequence[EndedRank], found: ProcessComparison, 
     verdict: VerifyVerdict
     if failed is not None:
         end, printed = failed.record.end, "\n".join(failed.printed.splitlines()[-12:])
-        if end.how == "seconds":
+        if end.how in ("seconds", "invented"):
             verdict = "not known"
-            headline = f"whether {world} ranks train one model is not known: {steps_asked} take longer than --limit"
+            why = end.text or f"{steps_asked} take longer than --limit"
+            headline = f"whether {world} ranks train one model is not known: {why}"
         else:
             verdict = "failed"
             headline = f"rank {failed.request.rank} fails: {end.text or f'it ends with status {end.status}'}"

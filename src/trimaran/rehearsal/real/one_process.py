@@ -28,6 +28,7 @@ from trimaran.rehearsal.real.watch import (
     OptimizerStep,
     ProcessWatch,
     TensorShare,
+    Unmatched,
     WatchedRank,
     WatchedRound,
     copied,
@@ -37,14 +38,13 @@ from trimaran.rehearsal.real.watch import (
 )
 from trimaran.user_code.batches import count_samples, join_batches
 
+NO_PART = "what ranks have of it is no part of what one process makes"
+"""Why a parameter is not compared: ranks may have equal values of different parts."""
+
 _ROUNDING = 30
 _CHANGE = 1e-3
 _SIGNIFICANT = 5e-3
 """Of a gradient that is a multiple of another one: what may be left of it."""
-
-
-class Unmatched(BaseException):
-    """One process cannot have what the ranks had. No handler of a script's catches it."""
 
 
 class ProcessDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +78,7 @@ class ProcessComparison(msgspec.Struct, kw_only=True):
         gradients: that were compared, over all steps
         changes: of weights that were compared
         steps: of optimizers that were compared
+        rounds: that one process has begun
         largest: difference of a gradient that agrees, relative to its norm
         reason: why the comparison could not go on; empty: it could
         one_by_one: one process takes the batches of the ranks one after another
@@ -90,6 +91,7 @@ class ProcessComparison(msgspec.Struct, kw_only=True):
     gradients: int = 0
     changes: int = 0
     steps: int = 0
+    rounds: int = 0
     largest: float = 0.0
     reason: str = ""
     one_by_one: bool = False
@@ -134,6 +136,7 @@ class OneProcess(ProcessWatch):
         self.result = ProcessComparison(one_by_one=one_by_one)
         self._ranks = ranks
         self._layouts: dict[str, TensorLayout] = {}
+        self._known_shares: dict[int | str, list[int]] = {}
         self._places: dict[tuple[int, int], int] = {}  # of a rank and a number of parts: which part it has
         self._parameters: dict[str, torch.Tensor] = {}
         self._before: dict[str, torch.Tensor] = {}
@@ -145,37 +148,56 @@ class OneProcess(ProcessWatch):
 
     def pulled(self, loader: int, batch: Any) -> Any:
         """What all ranks had."""
-        kept = self.seen.batches.setdefault(loader, [])
+        if any(loader not in seen.batches for seen in self._ranks):
+            return batch  # some ranks have no such loader, as of an evaluation
+        return joined(self._taken(loader, self.seen.batches))
+
+    def drawn(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """What all ranks drew."""
+        place = self._place_of(name)
+        of_ranks = [seen.draws.get(place, []) for seen in self._ranks]
+        if not place or self.is_over or not all(of_ranks):
+            return values
+        if len(self._shares(place)) == 1 and len(self.seen.draws.get(place, [])) >= len(of_ranks[0]):
+            return values
+        taken = self._taken(place, self.seen.draws)
+        if len(taken) == 1:
+            return taken[0].clone() if taken[0].shape == values.shape or self.result.one_by_one else values
+        # A batch that is divided among ranks is drawn whole by one process, which says where its samples are.
+        part, samples = taken[0], 0
+        if part.dim() == values.dim():
+            samples = next((dim for dim in range(part.dim()) if part.shape[dim] != values.shape[dim]), 0)
+        together: torch.Tensor = joined([one.movedim(samples, 0) for one in taken] if samples else taken)
+        return together.movedim(0, samples) if samples else together
+
+    def _taken(self, place: Any, own: dict[Any, list[Any]]) -> list[Any]:
+        """What ranks took from a loader, or drew on a line, that one process takes now."""
+        kept = own.setdefault(place, [])
         number = len(kept)
         kept.append(None)
-        of_ranks = [seen.batches.get(loader, []) for seen in self._ranks]
-        shares = _distinct([batches[0] for batches in of_ranks if batches])
-        if self.result.one_by_one and len(shares) > 1:
-            place, number = number % len(shares), number // len(shares)
-        if any(number >= len(batches) for batches in of_ranks):
+        shares = self._shares(place)
+        if one_by_one := self.result.one_by_one and len(shares) > 1:
+            rank, number = shares[number % len(shares)], number // len(shares)
+        of_ranks = [self._all_of(seen, place) for seen in self._ranks]
+        if any(number >= len(taken) for taken in of_ranks):
             self._needs_more()
-        batches = [of_ranks[rank][number] for rank in shares]
-        return joined([batches[place]] if self.result.one_by_one and len(shares) > 1 else batches)
+        return [of_ranks[rank][number] for rank in ([rank] if one_by_one else shares)]
+
+    @staticmethod
+    def _all_of(seen: WatchedRank, place: int | str) -> list[Any]:
+        return seen.batches.get(place, []) if isinstance(place, int) else seen.draws.get(place, [])
+
+    def _shares(self, place: int | str) -> list[int]:
+        """Ranks that take from a loader, or draw on a line, what none before takes."""
+        if place not in self._known_shares:
+            of_ranks = [self._all_of(seen, place) for seen in self._ranks]
+            count = min(map(len, of_ranks))
+            self._known_shares[place] = _distinct([taken[:count] for taken in of_ranks])
+        return self._known_shares[place]
 
     def _needs_more(self) -> None:
         self.result.takes_more = not self.result.one_by_one
         raise Unmatched("one process reads more batches in a step than each rank")
-
-    def drawn(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """What all ranks drew."""
-        if self._loading or not self._is_main():
-            return values
-        number = len(self.seen.draws)
-        self.seen.draws.append((name, values[:0].detach() if values.dim() else values.detach()))
-        drawn = [seen.draws[number] for seen in self._ranks if number < len(seen.draws)]
-        if len(drawn) < len(self._ranks) or any(function != name for function, _ in drawn):
-            return values
-        each = [one for _, one in drawn]
-        shares = _distinct(each)
-        if len(shares) == 1 or self.result.one_by_one:
-            return each[0].clone() if each[0].shape == values.shape else values
-        together: torch.Tensor = joined([each[rank] for rank in shares])
-        return together
 
     # -----------------------------------------------------------------------------------------------------------------
     # Weights
@@ -233,7 +255,7 @@ class OneProcess(ProcessWatch):
             self._find_unlike(named, known)
         for name, _ in named:
             if name not in self._layouts and name not in self._unlike:
-                self.result.missed.setdefault(name, "what ranks have of it is no part of what one process makes")
+                self.result.missed.setdefault(name, NO_PART)
 
     def _find_unlike(
         self, named: Sequence[tuple[str, torch.Tensor]], known: Sequence[Mapping[str, TensorShare]]
@@ -385,19 +407,19 @@ class OneProcess(ProcessWatch):
                         raise Unmatched(f"one process does not update {name}, which rank {rank} does")
 
     def _counts(self, rounds: Sequence[WatchedRound]) -> list[tuple[int, int]]:
-        """Batches that a rank has taken in the last round, and this process, by loader."""
+        """Batches that a rank has taken in the last round, and this process, by loader or line."""
         number = len(self.seen.rounds) - 1
         if not number:
             return []
         before = self._ranks[0].rounds[number - 1].pulls
         own, own_before = self.seen.rounds[-1].pulls, self.seen.rounds[-2].pulls
-        more = 1
-        if self.result.one_by_one:
-            more = max((len(_distinct([seen.batches[loader][0] for seen in self._ranks])) for loader in own), default=1)
-        return [
-            ((count - before.get(loader, 0)) * more, own.get(loader, 0) - own_before.get(loader, 0))
-            for loader, count in rounds[0].pulls.items()
-        ]
+        counts = []
+        for place, count in rounds[0].pulls.items():
+            shares = len(self._shares(place))
+            if isinstance(place, int) or shares > 1:
+                more = shares if self.result.one_by_one else 1
+                counts.append(((count - before.get(place, 0)) * more, own.get(place, 0) - own_before.get(place, 0)))
+        return counts
 
     def _gradient(
         self,
@@ -436,6 +458,9 @@ class OneProcess(ProcessWatch):
         theirs, mine = whole.double(), share.values.double().reshape(whole.shape)
         eps = torch.finfo(share.values.dtype).eps
         difference, norm = float((theirs - mine).norm()), float(mine.norm())
+        if math.isnan(norm) and bool(theirs.isnan().any()):
+            self.result.missed.setdefault(name, "its gradient is no number on ranks and in one process")
+            return
         if difference <= math.sqrt(eps) * norm + _ROUNDING * eps * scale:
             self.result.largest = max(self.result.largest, difference / norm if norm else 0.0)
             return
@@ -591,8 +616,10 @@ def differ(first: torch.Tensor, second: torch.Tensor, limit: float, floor: float
         return True
     if torch.equal(first, second):
         return False
-    difference = float((first.double() - second.double()).norm())
-    return not difference <= limit * float(first.double().norm()) + floor
+    if not torch.equal(first.isnan(), second.isnan()):
+        return True
+    ours, theirs = first.double().nan_to_num(), second.double().nan_to_num()
+    return not float((ours - theirs).norm()) <= limit * float(ours.norm()) + floor
 
 
 def _unlike_ranks(shares: Iterable[tuple[int, torch.Tensor]], limit: float) -> tuple[int, ...]:

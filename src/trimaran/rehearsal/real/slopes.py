@@ -7,7 +7,7 @@ the slope of L. Moved together are weights of one kind, which is told by how man
 have their own, all else is on all ranks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,18 +28,22 @@ _ALIKE = 0.05
 """By which factors may differ: a slope is that of a chord."""
 
 
-def apart(seen: Sequence[WatchedRank], *, of_one_value: bool = False) -> list[ProcessDifference]:
+def apart(
+    seen: Sequence[WatchedRank], *, of_one_value: bool = False, without: Collection[str] = ()
+) -> list[ProcessDifference]:
     """Weights that several ranks have alike in the first round, and whose gradients are not.
 
     Args:
         seen: of each rank
+        without: weights that ranks may have different parts of
         of_one_value: weights of one value alone, as zeros: they may be other parts of a larger one
     """
     updates = _first_updates(seen)
     alike: dict[tuple[str, tuple[int, ...] | None, str], list[int]] = {}
     for rank, one in enumerate(seen if updates else ()):
         for name, share in one.rounds[0].weights.items():
-            if share.values.numel() > 1 and of_one_value is bool((share.values == share.values.flatten()[0]).all()):
+            is_one_value = bool((share.values == share.values.flatten()[:1]).all())
+            if name not in without and share.values.numel() > 1 and of_one_value is is_one_value:
                 alike.setdefault((name, share.offset, digest_of(share.values)), []).append(rank)
     found: list[ProcessDifference] = []
     for (name, _, _), ranks in alike.items():

@@ -4,16 +4,21 @@
     a CUDA device, or memory of one           the CPU
     NCCL, or a mesh of CUDA devices           gloo
     bf16, fp16, autocast                      fp32
+    memory that nothing is written to         zeros
     dropout                                   none: ranks and one process would draw other masks
     statistics of a batch in a batch norm     those that it keeps: a mean over a rank's samples is another one
     torch.compile                             the function as it is
+    FlashAttention, imported by the script    attention of torch; of the rest that it can be imported
 
 So that ranks and one process differ by rounding alone where they train the same model.
 """
 
 import contextlib
 import functools
-import os
+import importlib.abc
+import importlib.machinery
+import sys
+import types
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +46,9 @@ DRAWS: Mapping[Any, str] = {
 }
 """Functions that make tensors of random numbers."""
 
+_EMPTY = {torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty}
+"""Functions that make tensors of whatever the memory has."""
+
 _PLACING = {torch.Tensor.to, torch._C._nn._parse_to}
 """Functions that take a device by its position."""
 
@@ -67,13 +75,15 @@ class OnCpu(TorchFunctionMode):
         if func in (torch.Tensor.half, torch.Tensor.bfloat16):
             self._told("fp32 for 16 bits")
             return args[0].float()
-        if func is torch.device:
-            made: torch.device = func(*args, **kwargs)
-            return self._here(made)
+        if func is torch.device:  # scripts ask for its type
+            return func(*args, **kwargs)
         placed = "device" if func in _PLACING else ""
         args = tuple(self._here(value, placed) for value in args)
         kwargs = {name: self._here(value, name) for name, value in kwargs.items() if name != "pin_memory"}
         result = func(*args, **kwargs)
+        if func in _EMPTY:
+            with torch.no_grad():
+                result.zero_()
         name = DRAWS.get(func)
         return result if name is None else self._drawn(name, result)
 
@@ -89,7 +99,7 @@ class OnCpu(TorchFunctionMode):
         return _CPU if name == "device" and isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def install(told: Told, store: Callable[[], Any], rank: int, world: int) -> None:
+def install(told: Told, store: Callable[[], Any], rank: int, world: int, devices: int) -> None:
     """Replace what is not there.
 
     Args:
@@ -97,10 +107,12 @@ def install(told: Told, store: Callable[[], Any], rank: int, world: int) -> None
         store: gives the store through which ranks find each other
         rank: of this process
         world: ranks in all
+        devices: that the script sees
     """
     _install_groups(told, store, rank, world)
-    _install_devices(int(os.environ["LOCAL_WORLD_SIZE"]))
+    _install_devices(devices)
     _install_layers(told)
+    sys.meta_path.append(_AttentionFinder())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -230,6 +242,20 @@ def _install_devices(count: int) -> None:
         current_stream=lambda *_: _Stream(),
         default_stream=lambda *_: _Stream(),
     )
+    load, cuda = torch.load, torch.device("cuda")
+    replace(torch, load=lambda file, map_location=None, *args, **kwargs: load(file, "cpu", *args, **kwargs))
+    here = {name: part for name, part in {**nothing, **zero}.items() if hasattr(torch.accelerator, name)}
+    replace(
+        torch.accelerator,
+        **here,
+        set_device_index=lambda *_: None,
+        set_device_idx=lambda *_: None,
+        current_device_index=lambda: 0,
+        device_count=lambda: count,
+        is_available=lambda: True,
+        current_accelerator=lambda *_, **__: cuda,
+        current_stream=lambda *_: _Stream(),
+    )
 
 
 class _Stream:
@@ -313,3 +339,58 @@ def _install_layers(told: Told) -> None:
     replace(MixedPrecisionPolicy, __init__=no_policy)
     default = torch.set_default_dtype
     replace(torch, set_default_dtype=lambda dtype: default(torch.float32 if dtype in _LOW else dtype))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# FlashAttention
+
+
+class _AttentionFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds modules of FlashAttention for scripts; libraries ask whether it is there, and do without."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """A module of the package."""
+        if name.partition(".")[0] != "flash_attn":
+            return None
+        frame: Any = sys._getframe(1)
+        while "importlib" in frame.f_code.co_filename:
+            frame = frame.f_back
+        asks = frame.f_code.co_filename
+        return None if "site-packages" in asks else importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        """One in which every name is."""
+        return _AttentionModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """It is ready."""
+
+
+class _AttentionModule(types.ModuleType):
+    """A module of FlashAttention: attention, and names that raise where they are called."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        if name == "flash_attn_func":
+            return _attend
+
+        def only_imported(*_: Any, **__: Any) -> Any:
+            raise NotImplementedError(f"{self.__name__}.{name} needs a GPU: take torch's own layer")
+
+        return only_imported
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    **_: Any,
+) -> torch.Tensor:
+    """From rows, steps, heads, width to the same; torch's has the heads ahead of the steps."""
+    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    attend = functional.scaled_dot_product_attention
+    return attend(query, key, value, is_causal=causal, scale=softmax_scale, enable_gqa=True).transpose(1, 2)

@@ -7,6 +7,7 @@ A round ends with the first forward after an optimizer's step. A rank keeps `mos
 them. Then it goes on, as others may wait for it, until all have come so far.
 """
 
+import gc
 import hashlib
 import itertools
 import sys
@@ -40,8 +41,15 @@ FOUND = "found.json"
 ONE_BY_ONE = "one-by-one"
 """File in that folder: batches of ranks come one after another."""
 
+DEVICES = "devices"
+"""File in that folder: how many devices one process sees."""
+
 MOVED = "moved"
 """File in that folder: what is added to weights of each rank, by name."""
+
+
+class Unmatched(BaseException):
+    """One process cannot have what the ranks had. No handler of a script's catches it."""
 
 
 def seen_file(meeting: Path, rank: int) -> Path:
@@ -94,14 +102,14 @@ class WatchedRound:
         weights: before it, by name
         updates: in order
         norms: to which gradients were clipped, in order
-        pulls: batches of each loader that were taken by its end
+        pulls: batches of each loader, and tensors of each line that draws random numbers, that were taken by its end
         loss: sum of all that a backward began with
     """
 
     weights: dict[str, TensorShare] = field(default_factory=dict)
     updates: list[OptimizerStep] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
-    pulls: dict[int, int] = field(default_factory=dict)
+    pulls: dict[int | str, int] = field(default_factory=dict)
     loss: float = 0.0
 
 
@@ -112,14 +120,14 @@ class WatchedRank:
     Attributes:
         rounds: in order; the last one has weights alone where the script went on
         batches: of each loader, in order
-        draws: tensors of random numbers and names of their functions, in order
+        draws: tensors of random numbers by function and line of the script, in order
         inputs: digest of what modules were called with in the first round
         replaced: what the stand-in has replaced
     """
 
     rounds: list[WatchedRound] = field(default_factory=list)
     batches: dict[int, list[Any]] = field(default_factory=dict)
-    draws: list[tuple[str, torch.Tensor]] = field(default_factory=list)
+    draws: dict[str, list[torch.Tensor]] = field(default_factory=dict)
     inputs: str = ""
     replaced: dict[str, None] = field(default_factory=dict)
 
@@ -193,8 +201,10 @@ class ProcessWatch:
         self._opened: set[int] = set()
         self._begins = True
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._numbers = itertools.count()
         self._names: dict[int, str] = {}
         self._owners: dict[str, int] = {}
+        self._paths: dict[int, str] = {}  # by identity
         self._inputs = hashlib.blake2b(digest_size=16)
         self._backward: list[str] = []
         self._kept_bytes = 0
@@ -233,14 +243,15 @@ class ProcessWatch:
             return norm
 
         def next_batch(self: Any) -> Any:
-            if not watch._is_main():
+            number = getattr(self, _LOADER, None)
+            if not watch._is_main() or number is None:
                 return following(self)
             watch._loading += 1
             try:
                 batch = following(self)
             finally:
                 watch._loading -= 1
-            return watch.pulled(getattr(self, _LOADER, 0), batch)
+            return watch.pulled(number, batch)
 
         def iterate(self: Any) -> Any:
             watch._loading += 1
@@ -248,8 +259,10 @@ class ProcessWatch:
                 iterator = begin(self)
             finally:
                 watch._loading -= 1
-            number = watch._loaders.setdefault(self, len(watch._loaders))
-            setattr(iterator, _LOADER, number)
+            if torch.is_grad_enabled():  # else it evaluates, as some ranks may alone
+                if self not in watch._loaders:
+                    watch._loaders[self] = next(watch._numbers)
+                setattr(iterator, _LOADER, watch._loaders[self])
             return iterator
 
         replace(nn.Module, __call__=called)
@@ -283,15 +296,29 @@ class ProcessWatch:
 
     def drawn(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Random numbers were drawn; what the script gets."""
-        if not self._loading and not self.is_over and self._is_main():
+        if (place := self._place_of(name)) and not self.is_over:
             self._keep([values])
-            self.seen.draws.append((name, values.detach().clone()))
+            self.seen.draws.setdefault(place, []).append(values.detach().clone())
         return values
+
+    def _place_of(self, name: str) -> str:
+        """Where the script draws numbers that are data; nothing: they are of a loader, or weights of a module."""
+        if self._loading or not self._is_main() or not torch.is_grad_enabled():
+            return ""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name == "__init__" and isinstance(frame.f_locals.get("self"), nn.Module):
+                return ""
+            if self._is_of_script(code.co_filename):
+                return f"{name} at {code.co_filename[len(self._folder) + 1 :]}:{frame.f_lineno}"
+            frame = frame.f_back
+        return ""
 
     def _keep(self, tensors: Iterable[torch.Tensor]) -> None:
         self._kept_bytes += sum(one.numel() * one.element_size() for one in tensors)
         if self._kept_bytes > _MOST_BYTES:
-            raise MemoryError(
+            raise Unmatched(
                 f"its batches and random numbers take more than {_MOST_BYTES >> 20} MiB: take a smaller job"
             )
 
@@ -321,8 +348,11 @@ class ProcessWatch:
 
     def _named(self, module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         """Parameters of an outermost module; a name that another one has, too, is told with the class."""
+        if any(id(parameter) not in self._paths for parameter in module.parameters()):
+            self._paths |= {number: name for number, name in paths_of_all().items() if number not in self._paths}
         for name, parameter in named_weights(module):
             number = id(parameter)
+            name = self._paths.setdefault(number, name)
             if self._owners.setdefault(name, number) != number:
                 name = next(
                     other
@@ -379,7 +409,8 @@ class ProcessWatch:
             backward=self._backward,
         )
         now.updates.append(update)
-        now.pulls = {loader: len(batches) for loader, batches in self.seen.batches.items()}
+        now.pulls = {loader: len(taken) for loader, taken in self.seen.batches.items()}
+        now.pulls |= {place: len(taken) for place, taken in self.seen.draws.items()}
         self._begins = True
         if self._moved is not None:
             self._end()
@@ -393,22 +424,42 @@ class ProcessWatch:
             for position, parameter in enumerate(group["params"]):
                 yield self._names.get(id(parameter), f"parameter {position} of group {place}"), parameter
 
+    def _is_of_script(self, file: str) -> bool:
+        return file.startswith(self._folder) and "site-packages" not in file
+
     def lines(self) -> list[str]:
         """Lines of the script that run, innermost first."""
         found: list[str] = []
         frame: Any = sys._getframe(1)
         while frame is not None:
             file = frame.f_code.co_filename
-            if file.startswith(self._folder) and "site-packages" not in file:
+            if self._is_of_script(file):
                 found.append(f"{file[len(self._folder) + 1 :]}:{frame.f_lineno} in {frame.f_code.co_name}")
             frame = frame.f_back
         return found[:5]
 
 
 def named_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters of a module that are there, by names without those of wrappers."""
+    """Parameters of a module that are there, by names without those of wrappers: modules with one child, `module`."""
+    wrappers = [f"{path}.module.".lstrip(".") for path, one in module.named_modules() if [*one._modules] == ["module"]]
+    wrappers.sort(key=len, reverse=True)
     for name, parameter in module.named_parameters():
+        for wrapper in wrappers:
+            if name.startswith(wrapper):
+                name = wrapper.removesuffix("module.") + name[len(wrapper) :]
         yield plain_name(name), parameter
+
+
+def paths_of_all() -> dict[int, str]:
+    """Names of all parameters, by identity, in the largest module that has them: a stage may call its layers alone."""
+    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and "_modules" in one.__dict__]
+    inner = {id(child) for one in modules for child in one._modules.values()}
+    roots = [list(named_weights(one)) for one in modules if id(one) not in inner]
+    paths: dict[int, str] = {}
+    for root in sorted(roots, key=len, reverse=True):
+        for name, parameter in root:
+            paths.setdefault(id(parameter), name)
+    return paths
 
 
 def settings_of(group: Mapping[str, Any]) -> dict[str, Any]:

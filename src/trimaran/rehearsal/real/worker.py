@@ -7,6 +7,7 @@ request without is that of the process that is compared with them, and leaves wh
 import contextlib
 import os
 import pickle
+import random
 import runpy
 import sys
 import threading
@@ -42,15 +43,18 @@ class RealRank:
         """Run the script, and end the process."""
         request = self._request
         os.environ.update(environment(request) | {"MASTER_PORT": _free_port(self._meeting, request)})
+        import numpy
         import torch
         from torch.distributed import FileStore  # type: ignore[attr-defined]
 
         from trimaran.rehearsal.device.replaced import replace
         from trimaran.rehearsal.real import stand_in
-        from trimaran.rehearsal.real.one_process import OneProcess, Unmatched
-        from trimaran.rehearsal.real.watch import MOVED, ONE_BY_ONE, ProcessWatch
+        from trimaran.rehearsal.real.one_process import OneProcess
+        from trimaran.rehearsal.real.watch import DEVICES, MOVED, ONE_BY_ONE, ProcessWatch, Unmatched
 
         torch.set_num_threads(1)
+        for sow in (torch.manual_seed, random.seed, numpy.random.seed):  # a script that has no seed is run twice
+            sow(request.rank)
         folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
         if self._is_alone:
             ranks = [pickle.loads(path.read_bytes()) for path in _seen_files(self._meeting)]  # noqa: S301  our own
@@ -61,12 +65,14 @@ class RealRank:
             moved = pickle.loads(moves.read_bytes()).get(request.rank, {}) if moves.exists() else None  # noqa: S301  our own
             self._watch = ProcessWatch(folder, request.most_steps, self._stop, moved)
         told = self._watch.seen.replaced.setdefault
+        devices = self._meeting / DEVICES
         store = "alone.store" if self._is_alone else "ranks.store"
         stand_in.install(
             lambda what: told(what, None),
             lambda: FileStore(str(self._meeting / store), request.world),
             request.rank,
             request.world,
+            int(devices.read_text()) if self._is_alone and devices.exists() else request.per_node,
         )
         self._watch.install()
         replace(os, _exit=lambda status: self.end("exit", status))
@@ -86,6 +92,8 @@ class RealRank:
         except SystemExit as left:
             status = left.code if isinstance(left.code, int) else int(left.code is not None)
             self.end("exit", status)
+        except MemoryError as error:
+            self.end("invented", 0, f"it needs more memory than is free: {story_of(error)}")
         except BaseException as error:  # noqa: BLE001  the end of the process
             traceback.print_exc()
             self.end("error", 1, story_of(error))
@@ -118,7 +126,7 @@ class RealRank:
             from trimaran.rehearsal.real.watch import FOUND
 
             watch = self._watch
-            if watch.is_over and how == "error":  # another rank has left
+            if watch.is_over and how in ("error", "exit"):  # another rank has left, and a framework may say so
                 how, status, text = "steps", 0, ""
             record = Record(
                 rank=request.rank,
@@ -133,6 +141,7 @@ class RealRank:
             if isinstance(watch, OneProcess):
                 if how in ("invented", "error", "seconds"):
                     watch.result.reason = text or "it takes too long"
+                watch.result.rounds = len(watch.seen.rounds)
                 watch.result.replaced = list(watch.seen.replaced)
                 put_in_place(self._meeting / FOUND, msgspec.json.encode(watch.result))
             else:
