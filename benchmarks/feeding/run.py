@@ -1,6 +1,6 @@
 """Split, pre-load and compress on this machine, one at a time, over links that are free and held to a rate.
 
-The same as `python -m trimaran_studies reproduce feeding --real`, with the figures kept: `benchmarks/results/feeding.json`. About five
+The same as `reproduce feeding --real`, with the figures kept: `benchmarks/results/feeding.json`. About five
 minutes. Links are held to a rate by root only; without, those cases are left out and it is said.
 """
 

@@ -12,6 +12,10 @@ Sources and architectures of devices are then left out, one after another: whoev
 of a source's rows are printed by the fit to all others, and whether they are inside intervals whose widths the others
 gave too. Widths are those with the least mean interval score on rows that were left out: `n` rows of a source, which
 are alike, as the root of `n`.
+
+Memory is judged in the same way, by source and by kind of figure, on rows of the family peak_memory in a FILE and of
+the trainers that come with Trimaran: what the allocator reserves above its tensors is learned on the other sources, and
+so are the widths.
 """
 
 import itertools
@@ -23,6 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy
 from scipy.optimize import least_squares, minimize
@@ -37,8 +42,9 @@ from trimaran.pricing.analytical.step_time import (
     transformer_step,
 )
 from trimaran_studies.published.rows import read_rows
-from trimaran_studies.validation.field import field_run, trainer_rows
+from trimaran_studies.validation.field import field_run, trainer_memory_rows, trainer_rows
 from trimaran_studies.validation.measurement import Row
+from trimaran_studies.validation.memory import answer_memory, kind_of, memory_of_run
 from trimaran_studies.validation.model_parallel import TransformerRun, in_unit, machine_of, transformer_run
 from trimaran_studies.validation.scores import interval_score, quantile
 
@@ -130,6 +136,12 @@ class Point:
         """Whether the row says what a step computes: of padded samples nobody knows how many tokens."""
         return self.row.fields.get("work") != "padded samples"
 
+    @property
+    def job(self) -> tuple[object, ...]:
+        """What trains, and on which kind of device: another length, or other kernels, make another job."""
+        run = self.run
+        return (self.model, run.shape.sequence, self.device.name, run.program.precision, run.program.frozen)
+
     def step(self, constants: StepConstants) -> TransformerStep:
         run = self.run
         return transformer_step(
@@ -152,6 +164,7 @@ class Missed:
         error: logarithm of predicted over measured
         parts: what its interval is made of, by name, as multiples of the widths
         weight: rows of a group are alike: `n` of them weigh as the root of `n`
+        job: what trains there, on whatever degrees and devices, with whatever batch
     """
 
     kind: str
@@ -159,6 +172,7 @@ class Missed:
     error: float
     parts: Mapping[str, float]
     weight: float
+    job: tuple[object, ...] = ()
 
 
 def main(paths: Sequence[Path]) -> None:
@@ -181,8 +195,10 @@ def main(paths: Sequence[Path]) -> None:
         scores += _print_source(source, rows, _widths(others), one_width)
     frameworks, architectures = ({group(point) for point in known} for group in (_framework, _architecture))
     names = {"frameworks": sorted(frameworks), "architectures": sorted(architectures)}
-    widths = _widths(missed)
-    _write(replace(fitted, widths=widths, fitted=names), known, statistics.median(fitting), outside)
+    widths = _widths(missed) | {"measured": _constant_width(_corrected(missed))}
+    _print_corrected(missed)
+    memory = _fit_memory(paths)
+    _write(replace(fitted, widths=widths, fitted=names), known, statistics.median(fitting), outside, memory)
     sizes = sorted(abs(math.expm1(each.error)) for each in missed if each.kind == "source")
     inside, ours, same = (statistics.mean(column) for column in zip(*scores, strict=True))
     print(
@@ -250,11 +266,11 @@ def _left_out(
                 "device": float(_architecture(point) not in architectures),
                 "cell": math.sqrt(len(set(point.run.assumed) - {"framework"})),
             }
-            yield Missed(kind, name, point.log_error(constants), parts, 1.0 / math.sqrt(len(rows)))
+            yield Missed(kind, name, point.log_error(constants), parts, 1.0 / math.sqrt(len(rows)), point.job)
 
 
 def _half(missed: Missed, widths: Mapping[str, float]) -> float:
-    return math.hypot(*(part * widths[name] for name, part in missed.parts.items()))
+    return math.hypot(*(part * widths.get(name, 0.0) for name, part in missed.parts.items()))
 
 
 def _score(error: float, half: float) -> float:
@@ -267,9 +283,10 @@ def _constant_width(missed: Sequence[Missed]) -> float:
     return min(tried, key=lambda half: sum(each.weight * _score(each.error, half) for each in missed))
 
 
-def _widths(missed: Sequence[Missed]) -> dict[str, float]:
+def _widths(
+    missed: Sequence[Missed], names: Sequence[str] = ("base", "experts", "software", "device", "cell")
+) -> dict[str, float]:
     """Widths with the least mean interval score on rows that were left out."""
-    names = ("base", "experts", "software", "device", "cell")
 
     def cost(logs: numpy.ndarray) -> float:
         widths = dict(zip(names, numpy.exp(logs).tolist(), strict=True))
@@ -350,7 +367,139 @@ def _least(points: Sequence[Point], first: Mapping[str, float], names: Sequence[
     return named(found.x)
 
 
-def _write(constants: StepConstants, points: Sequence[Point], inside: float, outside: float) -> None:
+def _corrected(missed: Sequence[Missed], *, same_job: bool = True) -> list[Missed]:
+    """Each row of a source by each other row of the same job, whose measured step corrects it."""
+    found = []
+    for rows in _by_source([each for each in missed if each.kind == "source"]).values():
+        pairs = [
+            replace(row, error=row.error - known.error, parts={"before": row.error, "by": float(place)})
+            for place, known in enumerate(rows)
+            for row in rows
+            if row is not known and (row.job == known.job or not same_job)
+        ]
+        found += [replace(pair, weight=1.0 / math.sqrt(len(pairs))) for pair in pairs]
+    return found
+
+
+def _print_corrected(missed: Sequence[Missed]) -> None:
+    """Errors of a source's rows by the fit to the others, before and after one measured row corrects them.
+
+    They are medians over all choices of that row, of the same job and of any job of the source.
+    """
+    print(f"\n{'one step measured, source left out':34} rows before  after inside  any job before, after")
+    jobs, everything = _corrected(missed), _by_source(_corrected(missed, same_job=False))
+    for source, pairs in _by_source(jobs).items():
+        width = _constant_width([pair for pair in jobs if pair.group != source])
+        inside = statistics.mean(abs(pair.error) <= width for pair in pairs)
+        figures = [*_medians(pairs), *_medians(everything[source])]
+        rows = len({pair.parts["by"] for pair in pairs})
+        of_any = ", ".join(f"{figure:.3f}" for figure in figures[2:])
+        print(f"{source:34} {rows:4} {figures[0]:6.3f} {figures[1]:6.3f} {inside:6.2f}  {of_any}")
+
+
+def _medians(pairs: Sequence[Missed]) -> tuple[float, float]:
+    """Medians over the measured rows of the median error of the others, before and after."""
+    by: dict[float, list[Missed]] = {}
+    for pair in pairs:
+        by.setdefault(pair.parts["by"], []).append(pair)
+    groups = [([pair.parts["before"] for pair in group], [pair.error for pair in group]) for group in by.values()]
+    before, after = (
+        statistics.median(statistics.median(abs(math.expm1(error)) for error in group[place]) for group in groups)
+        for place in (0, 1)
+    )
+    return before, after
+
+
+MEMORY_WIDTHS = ("base", "software", "reserved", "nvidia-smi")
+
+
+class Held(NamedTuple):
+    """Published memory of a source, by kind, and whether its kernels are the device maker's.
+
+    `error` is the logarithm of predicted over measured where the allocator reserves nothing more; `fragments` is 1
+    where it reserves some.
+    """
+
+    source: str
+    kind: str
+    tuned: bool
+    error: float
+    fragments: float
+
+    def missed(self, reserved: float, weight: float) -> Missed:
+        parts = {"base": 1.0, "software": float(not self.tuned), self.kind: 1.0}
+        return Missed("source", self.source, self.error + self.fragments * math.log1p(reserved), parts, weight)
+
+
+def _fit_memory(paths: Sequence[Path]) -> dict[str, float]:
+    """What is reserved, and widths; prints the errors of each source by the figures of the others."""
+    held = [_held(row) for row in trainer_memory_rows() if row.fields.get("trained") != "QLoRA" and _is_told(row)]
+    for row in itertools.chain.from_iterable(read_rows(path) for path in paths):
+        answer = answer_memory(row) if row.family == "peak_memory" and not row.flag else None
+        if answer is not None and answer.predicted:
+            source, error = row.fields.get("source_repo", ""), math.log(answer.predicted / row.measured)
+            held.append(Held(source, kind_of(row), True, error, 0.0))
+    print(f"\n{'memory, source left out':34} rows median signed    p80 inside")
+    everything: list[tuple[Held, float, bool]] = []
+    for source in sorted({each.source for each in held}):
+        others = [each for each in held if each.source != source]
+        reserved, widths = _reserved(others), _memory_widths(others)
+        judged = []
+        for each in (each for each in held if each.source == source):
+            missed = each.missed(reserved, 1.0)
+            judged.append((each, missed.error, abs(missed.error) <= _half(missed, widths)))
+        _print_memory(f"{source} ({judged[0][0].kind})", judged)
+        everything += judged
+    for kind in ("allocated", "reserved", "nvidia-smi"):
+        _print_memory(f"all {kind}", [each for each in everything if each[0].kind == kind])
+    _print_memory("all rows", everything)
+    return {"reserved": _reserved(held), **{f"{name}_width": width for name, width in _memory_widths(held).items()}}
+
+
+def _is_told(row: Row) -> bool:
+    return row.fields.get("work") != "padded samples"
+
+
+def _held(row: Row) -> Held:
+    run, machine = field_run(row)
+    kind = kind_of(row)
+    predicted = memory_of_run(run, machine, kind, reserved=0.0) / 2**30
+    source = row.fields.get("source_repo", "").partition("@")[0]
+    fragments = 1.0 if kind != "allocated" and run.program.eager is not None else 0.0
+    return Held(source, kind, run.program.tuned and not run.assumed, math.log(predicted / row.measured), fragments)
+
+
+def _reserved(held: Sequence[Held]) -> float:
+    """What an allocator reserves above its tensors, as a share of them: the mean of the sources' medians."""
+    sources: dict[str, list[float]] = {}
+    for each in held:
+        if each.fragments:
+            sources.setdefault(each.source, []).append(-each.error)
+    return math.expm1(statistics.mean(map(statistics.median, sources.values()))) if sources else 0.0
+
+
+def _memory_widths(held: Sequence[Held]) -> dict[str, float]:
+    """Widths by errors of sources that were left out of what is reserved, where there are two of them."""
+    missed = []
+    for source in {each.source for each in held}:
+        rows, others = ([each for each in held if (each.source == source) is same] for same in (True, False))
+        reserved = _reserved(others) or _reserved(held)
+        missed += [each.missed(reserved, 1.0 / math.sqrt(len(rows))) for each in rows]
+    return _widths(missed, MEMORY_WIDTHS)
+
+
+def _print_memory(name: str, judged: Sequence[tuple[Held, float, bool]]) -> None:
+    errors = [math.expm1(error) for _, error, _ in judged]
+    sizes, inside = sorted(map(abs, errors)), statistics.mean(inside for _, _, inside in judged)
+    print(
+        f"{name:34} {len(sizes):4} {statistics.median(sizes):6.3f} {statistics.median(errors):+6.3f} "
+        f"{quantile(sizes, 0.8):6.3f} {inside:6.2f}"
+    )
+
+
+def _write(
+    constants: StepConstants, points: Sequence[Point], inside: float, outside: float, memory: Mapping[str, float]
+) -> None:
     sources = sorted({point.source for point in points})
     tables = {"large_products", "widths", "fitted"}
     lines = [
@@ -366,6 +515,9 @@ def _write(constants: StepConstants, points: Sequence[Point], inside: float, out
         "",
         "[fitted]",
         *(f"{name} = {json.dumps(list(names))}" for name, names in constants.fitted.items()),
+        "",
+        "[memory]",
+        *(f"{name} = {figure:.3f}" for name, figure in memory.items()),
         "",
         "[constants]",
     ]

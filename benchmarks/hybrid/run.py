@@ -1,6 +1,6 @@
 """Data parallelism against hybrids, trained to a target on real processes: is the better one the one that was said?
 
-Jobs × rates of the links between ranks. For each job `trimaran crossover --measure` measures how much training each batch needs.
+Jobs × rates of the links between ranks. For each job `crossover --measure` measures how much training each batch needs.
 In each cell `trimaran plan --objective time` plans each way, which chooses its own batch:
 
     dp2, dp4          replicas alone, on two ranks and on four

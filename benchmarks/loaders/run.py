@@ -2,7 +2,7 @@
 
 Data sets that are slow in a known way (`ranks.py`), on one process and on two that share the host; loaders with other
 numbers of workers, and a batch that is there already, take turns. The row of one process with one worker gives the rate
-of a loader; the others are predicted from it by the model of `trimaran scale`, as `python -m trimaran_studies validate --family feeding`
+of a loader; the others are predicted from it by the model of `trimaran scale`, as `validate --family feeding`
 does. Writes the rows (`src/trimaran_studies/published/loaders.csv`), the blocks behind them with their environment
 (`benchmarks/results/loaders.json`), and prints the table of the README.
 """

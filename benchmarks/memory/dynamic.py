@@ -1,4 +1,4 @@
-"""What the loss of the vDNN paper's dynamic policy depends on, in the model of `python -m trimaran_studies reproduce vdnn`.
+"""What the loss of the vDNN paper's dynamic policy depends on, in the model of `reproduce vdnn`.
 
     python -m benchmarks.memory.dynamic
 

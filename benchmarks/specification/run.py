@@ -1,6 +1,6 @@
 """Requirements of the four studies that only a run can show: their tests, and what a step waits for.
 
-Writes `benchmarks/results/specification.json`, which `python -m trimaran_studies reproduce specification` reads. Of some rows nothing is
+Writes `benchmarks/results/specification.json`, which `reproduce specification` reads. Of some rows nothing is
 written, or, with `--write`, these rows alone, each with its date and machine.
 
     python benchmarks/specification/run.py                    # everything: three and a half minutes on two idle cores

@@ -75,6 +75,7 @@ def plan(
     lengths: str | None = None,
     packing: str | None = None,
     expert_imbalance: float = 1.0,
+    measured: str | None = None,
 ) -> Planned:
     """Find the best way to train a job on this machine or on one of the catalog.
 
@@ -105,6 +106,8 @@ def plan(
         lengths: of the documents of a decoder on a catalog machine, such as "512:0.4,2048:0.6", or a file of lengths
         packing: how documents become sequences: "packed", "causal" or "padded"; None: packed
         expert_imbalance: load of the busiest rank of experts, by the balanced load
+        measured: a step of the job from which predictions start, such as "dp8 zero1, step=4.1 s, memory=61 GiB", or
+            its trace, log or folder; on this machine the file of a calibration
 
     Raises:
         InputError: no such job, machine or curve, a text that means nothing, or more devices than there are
@@ -143,6 +146,7 @@ def plan(
         lengths=lengths,
         packing=packing,
         expert_imbalance=expert_imbalance,
+        measured=measured,
     )
     return make_plan(job, request)
 

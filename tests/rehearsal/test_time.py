@@ -196,12 +196,12 @@ def test_a_profile_of_one_gpu_corrects_steps_of_many(tmp_path: Path) -> None:
         done = trimaran(*command, "--", "train.py", cwd=tmp_path)
         return done.returncode, done.stderr, json.loads(done.stdout)
 
-    code, _, alone = rehearse(1, "--kineto", "trace.json", "--output", "one.json")
+    code, _, alone = rehearse(1, "--measured", "trace.json", "--output", "one.json")
     assert code == 0
     # What the trace lacks (sums, the optimizer) is corrected as its products are.
     assert alone["step"]["seconds"] == pytest.approx(1.0, rel=0.1)
     _, _, plain = rehearse(8)
-    code, _, corrected = rehearse(8, "--calibration", "one.json")
+    code, _, corrected = rehearse(8, "--measured", "one.json")
     assert code == 0
     assert plain["calibration"] is None
     assert corrected["calibration"] == alone["calibration"]

@@ -146,6 +146,11 @@ catalog = typer.Typer(
     no_args_is_help=True,
     cls=HelpedGroup,
 )
-_COMMANDS: Mapping[str, Callable[..., None]] = {"jobs": jobs, "machines": clusters, "curve": curve, "checkpoint": checkpoint}
+_COMMANDS: Mapping[str, Callable[..., None]] = {
+    "jobs": jobs,
+    "machines": clusters,
+    "curve": curve,
+    "checkpoint": checkpoint,
+}
 for _name, _command in _COMMANDS.items():
     catalog.command(_name, cls=HelpedCommand)(with_verbosity(_command))

@@ -75,7 +75,7 @@ _HEADINGS: Mapping[str, Sequence[str]] = {
     ),
     "Machine and costs": (
         *("--software", "--memory", "--reserve", "--oversubscribe", "--link", "--calibration", "--nccl-log"),
-        *("--kineto", "--measured", "--per-node", "--alloc-conf", "--sharing", "--host", "--servers", "--price"),
+        *("--measured", "--per-node", "--alloc-conf", "--sharing", "--host", "--servers", "--price"),
         "--server-price",
     ),
     "Batches and data of the job": (

@@ -4,7 +4,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
-from trimaran.cli.options import Json, PrecisionName, Reference, SequenceTokens, Trace, option, with_sequence
+from trimaran.cli.options import Json, Measured, PrecisionName, Reference, SequenceTokens, Trace, option, with_sequence
 from trimaran.cli.output import console, errors_reported, print_document, progress_shown
 
 
@@ -66,6 +66,7 @@ def memory(
             'says how many times fewer bytes) or "bf16" (rounds).  [default: none]'
         ),
     ] = None,
+    measured: Measured = None,
     storages: Annotated[bool, option("Show what becomes of each storage, and why.", "--storages")] = False,
     chart: Annotated[bool, option("Draw live bytes over the step; with --json, write them.", "--chart")] = False,
     trace: Trace = None,
@@ -91,6 +92,7 @@ def memory(
                 sharing=sharing,
                 host=host,
                 codec=codec,
+                measured=measured,
                 progress=progress,
             )
         found = study.estimate
@@ -111,5 +113,7 @@ def memory(
             # The --budget of a plan is money; its --memory is what the job may use, without the driver's context.
             room = None if budget is None else f"{found.budget_bytes // 2**20}MiB"
             together = None if batch is None else 8 * batch
-            words = following("plan", without=("--budget",), cluster=f"8x{device.strip()}", memory=room, batch=together)
+            words = following(
+                "plan", without=("--budget", "--measured"), cluster=f"8x{device.strip()}", memory=room, batch=together
+            )
             print_next(out, words, "on 8 of them")

@@ -423,6 +423,29 @@ class PinOptions:
         return parse_pins(**vars(self))
 
 
+Measured = Annotated[
+    str | None,
+    option(
+        'What was measured of the job: "dp8 zero1, step=4.1 s, memory=61 GiB, batch=64", a trace of torch\'s profiler, '
+        'a folder of a run, a log, an answer of `rehearse`, a file of `calibrate`, or "363 images/s at 64".',
+    ),
+]
+
+
+def respelled(measured: str | None, **old: Path | None) -> str | None:
+    """What --measured says, or an old spelling of it, which is noted on standard error.
+
+    Args:
+        measured: as given
+        old: options that it took the place of, by name
+    """
+    for name, value in old.items():
+        if value is not None:
+            typer.echo(f"trimaran: --{name} is now --measured {value}", err=True)
+            measured = str(value) if measured is None else measured
+    return measured
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestOptions:
     """Options of a request for a plan of this machine, besides pins."""
@@ -440,7 +463,8 @@ class RequestOptions:
         ),
     ] = None
     execution: Annotated[str, option('How segments may run: "any", "eager", "compiled".')] = "any"
-    calibration: Annotated[Path | None, option("Use the figures of this file of `trimaran doctor --measure`.")] = None
+    measured: Measured = None
+    calibration: Annotated[Path | None, option("Old spelling of --measured.", hidden=True)] = None
 
     def read(self, pins: PinOptions, **more: Any) -> "PlanRequest":
         """The request; where its cluster has more nodes than its name says, that is noted on standard error.
@@ -455,6 +479,7 @@ class RequestOptions:
         from trimaran.planning.requests import parse_request
 
         given = vars(self) | {"pins": pins.read()} | more
+        given["measured"] = respelled(given["measured"], calibration=given.pop("calibration"))
         return said_of_growth(parse_request(**given), getattr(self, "cluster", None))
 
 

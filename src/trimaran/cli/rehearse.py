@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Json, Trace, option
+from trimaran.cli.options import Json, Measured, Trace, option, respelled
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 SETTINGS = {"allow_interspersed_args": False}
@@ -48,16 +48,9 @@ def rehearse(
             metavar="NAME=VALUE",
         ),
     ] = None,
-    calibration: Annotated[
-        Path | None, option("Output of a rehearsal with --kineto: corrects the step's time.")
-    ] = None,
-    kineto: Annotated[
-        Path | None,
-        option(
-            "Trace of PyTorch's profiler of the script on one GPU of the cluster; with --world 1. Its factors go "
-            "to --output."
-        ),
-    ] = None,
+    measured: Measured = None,
+    calibration: Annotated[Path | None, option("Old spelling of --measured.", hidden=True)] = None,
+    kineto: Annotated[Path | None, option("Old spelling of --measured.", hidden=True)] = None,
     logs: Annotated[Path | None, option("Folder for rank<k>.log: what each rank prints.", metavar="FOLDER")] = None,
     trace: Trace = None,
     output: Annotated[Path | None, option("Write the result to a JSON file, too.", "--output", "-o")] = None,
@@ -104,8 +97,7 @@ def rehearse(
             limit=limit,
             hints=parse_hints(hint or ()),
             alloc_conf=alloc_conf,
-            calibration=calibration,
-            kineto=kineto,
+            measured=respelled(measured, calibration=calibration, kineto=kineto),
         )
         with progress_shown() as progress:
             found = answer(question, logs=logs, progress=progress)

@@ -9,6 +9,7 @@ from trimaran.cli.options import (
     LoadingOptions,
     MachineName,
     MachineSoftware,
+    Measured,
     Plot,
     PrecisionName,
     Reference,
@@ -17,6 +18,7 @@ from trimaran.cli.options import (
     grouped,
     note_cluster,
     option,
+    respelled,
     with_sequence,
 )
 from trimaran.cli.output import check_plot, console, errors_reported, print_document, progress_shown, write_plot
@@ -52,14 +54,9 @@ def scale(
     precision: PrecisionName = None,
     sequence: SequenceTokens = None,
     software: MachineSoftware = None,
-    measured: Annotated[
-        str | None,
-        option(
-            'What one device does, such as "363 images/s at 64", or several batches, with commas; the rest follows.'
-        ),
-    ] = None,
+    measured: Measured = None,
     nccl_log: Annotated[Path | None, option("Output of nccl-tests on this machine.")] = None,
-    kineto: Annotated[Path | None, option("A trace of PyTorch's profiler of one device.")] = None,
+    kineto: Annotated[Path | None, option("Old spelling of --measured.", hidden=True)] = None,
     length_spread: Annotated[
         float, option("Standard deviation of a batch's work by its mean, as sentences of different lengths have it.")
     ] = 0.0,
@@ -95,9 +92,8 @@ def scale(
                 sync=sync,
                 precision=precision,
                 software=software,
-                measured=measured,
+                measured=respelled(measured, kineto=kineto),
                 nccl_log=nccl_log,
-                kineto=kineto,
                 length_spread=length_spread,
                 servers=servers,
                 price=price,

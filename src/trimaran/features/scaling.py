@@ -10,6 +10,7 @@ Each proposal is a changed workload put through the same simulation: nothing is 
 are tried on the largest group of each batch and method. Left out: whether the changed network learns as well.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -32,6 +33,7 @@ from trimaran.planner.input_pipeline import loading_changes
 from trimaran.planning.analytical import BY_SHAPE, decoder_of_job, planned_by_shape
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, pipeline_words, sample_bytes
+from trimaran.planning.measured_jobs import MeasuredJob, read_measured
 from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import (
     NO_LOADING,
@@ -57,6 +59,7 @@ from trimaran.pricing.kernels.corrections import Correction, correction_from_pro
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step, kind_seconds, measured_step
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
+from trimaran.program.strategy import read_strategy
 from trimaran.report.scaling import (
     LIMITERS,
     FasterMethod,
@@ -314,7 +317,6 @@ def predict_scaling(
     options: Mapping[str, str] | None = None,
     measured: str | None = None,
     nccl_log: Path | None = None,
-    kineto: Path | None = None,
     length_spread: float = 0.0,
     servers: int = 0,
     price: str | None = None,
@@ -337,9 +339,9 @@ def predict_scaling(
         precision: of compute: "ieee", "fp32", "tf32", "bf16" or "fp16"; None: as for `trimaran.plan`
         software: framework and year, such as "mxnet:2018"; None: what goes with `sync`
         options: of the job, by name
-        measured: a figure of one device that predictions start from, such as "363 images/s at 64", or several of them
+        measured: what predictions start from, as `trimaran.planning.measured_jobs` reads it: "363 images/s at 64", or
+            several figures; a trace of PyTorch's profiler of one device; a log or the folder of a run on one device
         nccl_log: output of nccl-tests on the machine
-        kineto: a trace of PyTorch's profiler of one device
         length_spread: of batches: standard deviation of their work by its mean
         servers: machines without devices that sum gradients of several nodes ("server", "kvstore", "byteps"),
             each with the network of a node; 0: the nodes' hosts do
@@ -369,7 +371,12 @@ def predict_scaling(
     prices = _prices(price, server_price, servers, of_machine=machine.node.price)
     framework = default_software(syncs) if software is None else check_traced(parse_software(software))
     chosen = choose_precision(job, precision, machine.node.device)
-    estimates = Estimates(machine.node.device, framework, measured=measured, kineto=kineto, largest_batch=max(batches))
+    estimates = Estimates(
+        machine.node.device,
+        framework,
+        measured=None if measured is None else _of_one_device(read_measured(measured)),
+        largest_batch=max(batches),
+    )
     links = None if nccl_log is None else corrected_by(read_logs(nccl_log), machine=machine, year=framework.year)
     check_loading(loading, workers=workers)
     pipeline = pipeline_of(
@@ -449,7 +456,6 @@ class Estimates:
         device: of the machine
         software: framework and year
         measured: a figure of one device, such as "363 images/s", or several with their batches
-        kineto: a trace of PyTorch's profiler of one device
         largest_batch: of the study, to which figures without a batch belong
         source: of the estimate that was made last
     """
@@ -457,8 +463,7 @@ class Estimates:
     device: Device
     software: Software
     _: KW_ONLY
-    measured: str | None
-    kineto: Path | None
+    measured: MeasuredJob | None
     largest_batch: int
     source: str = ""
     _correction: Correction | None = None
@@ -484,8 +489,6 @@ class Estimates:
         """A step as modelled, and as several figures or a profile of the largest batch correct that."""
         figures = self._figures()
         if self._correction is None and len(figures) > 1:
-            if self.kineto is not None:
-                raise InputError("several measured figures and a profile correct the same: leave one of them out")
             self._correction = correction_from_steps(
                 [
                     measured_step(workload(batch), self.device, self.software, batch / rate)
@@ -493,15 +496,21 @@ class Estimates:
                     if batch
                 ]
             )
-        if self._correction is None and self.kineto is not None:
+        file = self.measured.file if self.measured is not None and self.measured.kind == "profile" else None
+        if self._correction is None and file is not None:
             profiled = workload(self.largest_batch)
             modelled = estimate_step(profiled, self.device, self.software)
-            trace = read_kineto(self.kineto)
+            trace = read_kineto(file)
             self._correction = correction_from_profile(trace, kind_seconds(profiled, modelled), modelled.host_s)
         return estimate_step(work, self.device, self.software, correction=self._correction)
 
     def _figures(self) -> tuple[tuple[float, int | None], ...]:
-        return () if self.measured is None else parse_figures(self.measured)
+        if self.measured is None or self.measured.kind == "profile":
+            return ()
+        if self.measured.kind == "figures":
+            return parse_figures(self.measured.text)
+        batch, step_s = self.measured.batch or self.largest_batch, self.measured.step_s or math.inf
+        return ((batch / step_s, batch),)
 
     def _anchor_s(self, work: Workload, estimate: StepEstimate, workload: Callable[[int], Workload]) -> float | None:
         """A step as the person's one figure has it; at another batch, the model is off by the same factor [s]."""
@@ -514,6 +523,26 @@ class Estimates:
             return base / samples_per_s
         modelled = self._corrected(workload(base), workload)
         return estimate.seconds * base / samples_per_s / modelled.seconds
+
+
+def _of_one_device(measured: MeasuredJob) -> MeasuredJob:
+    """A measurement of one device, from which steps on several follow.
+
+    Raises:
+        InputError: it is of several devices, or has neither a time nor kernels
+    """
+    several = measured.strategy and read_strategy(measured.strategy).devices > 1
+    if (
+        several
+        or measured.kind not in ("step", "profile", "figures")
+        or (measured.kind == "step" and not measured.step_s)
+    ):
+        raise InputError(
+            f"--measured {measured.text}: `scale` starts from a step, figures or a profile of one device"
+            + (f", and {measured.strategy} is of several" if several else ""),
+            code="scaling.not-of-one-device",
+        )
+    return measured
 
 
 def _changed(

@@ -35,7 +35,7 @@ from trimaran.planner.analytical.search import (
     search_degrees,
     transformer_problem,
 )
-from trimaran.planner.pins import OPT_IN, Pins
+from trimaran.planner.pins import NO_PINS, OPT_IN, Pins
 from trimaran.planner.result import Search
 from trimaran.planner.search import prices_of_pins
 from trimaran.planner.target_estimates import Contender, Goal
@@ -43,6 +43,7 @@ from trimaran.planner.target_search import contender_of
 from trimaran.planning.answer.evidence import Modelled
 from trimaran.planning.answer.results import Planned
 from trimaran.planning.answer.written_plans import plan_of_degrees, types_taken
+from trimaran.planning.measured_jobs import MeasuredJob, StepCorrection, compare_step
 from trimaran.planning.precision import ANALYTICAL_PRECISIONS, DECODERS, choose_precision, settle_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
@@ -67,6 +68,10 @@ MOST_PARAMETERS = 5_000_000_000
 
 BY_SHAPE = "plan takes this decoder's from its shape, with Megatron's fused kernels, unless --software names another"
 """Said of figures by other software where `planned_by_shape` finds a shape."""
+
+LEFT_FREE = 0.05
+"""Of a device's memory: a plan leaves it unless a strategy, --memory or --reserve is given: people run below 95 %, as
+an allocator close to the end gives back and asks anew."""
 
 COUNTS = 4
 """Counts of devices that are compared: all, half, a quarter, an eighth."""
@@ -293,6 +298,7 @@ class Analytical(CatalogBackend):
         self._precision = chosen
         self.shape = shape
         self._progress = progress
+        self._measured = None if request.measured is None else self._compared(request.measured)
 
     @property
     def batch(self) -> int:
@@ -314,14 +320,15 @@ class Analytical(CatalogBackend):
             InputError: a strategy is named that cannot be built
         """
         self._progress("searching", 0, 0)
-        problem = self.problem(Cell(batch=self.batch, devices=self.devices), self.request.time_limit_s)
+        cell = Cell(batch=self.batch, devices=self.devices)
+        problem = self.problem(cell, self.request.time_limit_s, leaves_free=True)
         found = search_degrees(problem)
         nearby = () if self.request.pins.microbatches else nearby_batches(problem, found.chosen)
         return self._planned(problem, found, nearby)
 
     def glance(self) -> AnalyticalCandidate | None:
         """The fastest degrees that a short search finds at the batch that is asked for; None: none."""
-        return glance(self.problem(Cell(batch=self.batch, devices=self.devices), None))
+        return glance(self.problem(Cell(batch=self.batch, devices=self.devices), None, leaves_free=True))
 
     def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:
         """The best degrees at each batch, on all devices, half, a quarter and an eighth of them.
@@ -343,7 +350,7 @@ class Analytical(CatalogBackend):
 
         def plan_cell(cell: Cell) -> Iterator[Contender]:
             try:
-                problem = self.problem(cell, each_s)
+                problem = self.problem(cell, each_s, leaves_free=True)
             except InputError as error:
                 if not self.request.pins.strategy:
                     raise
@@ -364,15 +371,16 @@ class Analytical(CatalogBackend):
         found = compare_each(cells, plan_cell, plan_chosen)
         return dataclasses.replace(found, is_complete=all(one.is_complete for _, one in searches.values()))
 
-    def problem(self, cell: Cell, time_limit_s: float | None) -> AnalyticalProblem:
+    def problem(self, cell: Cell, time_limit_s: float | None, *, leaves_free: bool = False) -> AnalyticalProblem:
         """The problem at a batch on some devices.
 
         Args:
             cell: the batch, the devices
             time_limit_s: work of the search [s on the reference]; None: no limit
+            leaves_free: a strategy may not fill a device unless that is asked for
         """
         request = self.request
-        return transformer_problem(
+        problem = transformer_problem(
             self.shape,
             find_machine(request.cluster),
             batch=cell.batch,
@@ -385,7 +393,38 @@ class Analytical(CatalogBackend):
             time_limit_s=time_limit_s,
             documents=request.documents,
             gap=request.gap,
+            free=0.0 if request.pins.strategy or not leaves_free else LEFT_FREE,
         )
+        found = self._measured
+        if found is None:
+            return problem
+        keeping = dataclasses.replace(problem.bookkeeping, measured_share=found.memory_share)
+        return dataclasses.replace(problem, bookkeeping=keeping, measured=found.factor)
+
+    def _compared(self, measured: MeasuredJob) -> StepCorrection:
+        """A measured step with the same one as the model has it."""
+        if measured.kind not in ("step", "profile"):
+            raise InputError(
+                f"--measured {measured.text}: {measured.kind} of kernels or of this machine, and the analytical model "
+                'starts from a step of a strategy: say such as "dp8 zero1, step=4.1 s, batch=64", or a profile',
+                code="measured.not-of-a-strategy",
+            )
+        words = measured.strategy or self.request.pins.strategy or ("one device" if measured.kind == "profile" else "")
+        self._measured = None
+        given = complete_strategy(
+            words,
+            self.shape,
+            most_devices=find_machine(self.request.cluster).devices,
+            batch=measured.batch or self.request.batch,
+            usual_batch=self.batch,
+        )
+        cell = Cell(batch=given.batch, devices=given.strategy.devices)
+        request, self.request = self.request, dataclasses.replace(self.request, pins=NO_PINS)
+        try:
+            problem = self.problem(cell, None)
+        finally:
+            self.request = request
+        return compare_step(problem, given.strategy, measured)
 
     def _planned(
         self,
@@ -401,6 +440,7 @@ class Analytical(CatalogBackend):
         if described is not None:
             notes += described.assumed
         notes.append(memory_words(problem, found.chosen))
+        notes += () if self._measured is None else self._measured.notes
         if problem.program.precision in WHOLE:
             notes.append(
                 f"products in {problem.program.precision} are taken to reach the share of their peak that is known of "
@@ -464,7 +504,7 @@ def memory_words(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> str
         free = f"{format_bytes(problem.device_bytes - problem.memory_limit)} stay free"
     said = (
         f"memory assumes {keeping.weight_bytes} bytes a parameter, {keeping.gradient_bytes} of its gradient and "
-        f"{keeping.optimizer_bytes:g} of the optimizer; {free}: "
+        f"{keeping.optimizer_bytes:g} of Adam (the update of others, such as Muon, is not known); {free}: "
         f"{format_span(format_bytes(need.least), format_bytes(need.most))} of {format_bytes(problem.memory_limit)}"
     )
     return said if need.most <= problem.memory_limit else f"{said}; not sure that it fits"

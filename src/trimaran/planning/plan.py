@@ -148,6 +148,13 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         check_not_analytical(request)
     if shape is not None:
         return Analytical(source, request, shape, progress)
+    if request.measured is not None:
+        raise InputError(
+            f"--measured {request.measured.text}: {source.reference} is planned by simulating kernels, which no single "
+            "step corrects: leave it out, or ask `trimaran scale`, `memory` or `rehearse`, which take it",
+            code="measured.not-a-decoder",
+            reference=source.reference,
+        )
     if request.documents is not None or request.expert_imbalance != 1.0:
         option = "--lengths" if request.documents is not None else "--expert-imbalance"
         raise InputError(

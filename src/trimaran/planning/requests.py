@@ -29,6 +29,7 @@ from trimaran.machine.prices import Price, parse_price
 from trimaran.machine.types import Link
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.target_estimates import LEAST_SAVED
+from trimaran.planning.measured_jobs import MeasuredJob, read_measured
 from trimaran.pricing.analytical.fits_device import Reserve
 from trimaran.pricing.analytical.lengths import Documents, parse_documents
 from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES
@@ -626,6 +627,7 @@ class PlanRequest:
         objective: to optimize; None: throughput, or the objective of a given plan
         execution: how segments may be run
         calibration: file of `trimaran doctor --measure` whose figures are used; None: the kept ones of this machine
+        measured: a step of the job that was measured, from which predictions start on a machine of the catalog
         precision: of compute on a machine of the catalog; None: not said, and `planning.precision` chooses
         precision_source: who chose it
         software: framework and year, on a machine of the catalog; None: not said
@@ -652,6 +654,7 @@ class PlanRequest:
     objective: Objective | None = None
     execution: Executions = "any"
     calibration: Path | None = None
+    measured: MeasuredJob | None = None
     precision: Precision | None = None
     precision_source: str = AS_ASKED
     software: Software | None = None
@@ -693,6 +696,7 @@ def parse_request(
     sequence: int | None = None,
     lengths: str | None = None,
     packing: str | None = None,
+    measured: str | None = None,
     **given: Any,
 ) -> PlanRequest:
     """A request as it is written on the command line.
@@ -709,6 +713,7 @@ def parse_request(
         sequence: tokens of a sequence, an option of the job; None: the job's
         lengths: of documents, such as "512:0.4,2048:0.6", or a file, as of `parse_documents`
         packing: how they become sequences: "packed", "causal" or "padded"; None: packed
+        measured: what `read_measured` reads: here a file of `trimaran doctor --measure`, on a cluster a step of the job
         given: the other fields of `PlanRequest`, as they are
 
     Raises:
@@ -722,7 +727,10 @@ def parse_request(
     for what in ("devices", "batch"):
         if given.get(what) is not None:
             counts_given(given[what], what=what)
-    others = PlanRequest(cluster=cluster or "", **given)
+    job_measured = None if measured is None else read_measured(measured)
+    if job_measured is not None and job_measured.kind == "calibration":
+        given["calibration"], job_measured = job_measured.file, None
+    others = PlanRequest(cluster=cluster or "", measured=job_measured, **given)
     _check_target(others.target, batch=others.batch)
     gap, limit_s, imbalance = others.gap, others.time_limit_s, others.expert_imbalance
     if not 0.0 <= gap <= 1.0:
@@ -741,6 +749,7 @@ def parse_request(
     said: dict[str, object] = {
         "link": link,
         "calibration": others.calibration,
+        "measured": None if job_measured is None else job_measured.text,
         "oversubscribe": others.oversubscribe or None,
         "accept-inexact": others.accept_inexact or None,
     }
@@ -922,9 +931,11 @@ def check_not_analytical(request: PlanRequest) -> None:
 
 
 _OF_THIS_MACHINE = ("link", "calibration", "oversubscribe", "accept-inexact")
+_OLD_NAMES = {"calibration": "measured FILE of `trimaran doctor --measure`"}
 _INSTEAD = {
     "precision": "here a job computes as `Job.precision` says",
     "software": "here its operations are measured",
+    "measured": "here its operations are measured, or taken from a file of `trimaran doctor --measure`",
     "sequence": "here a job is trained on its data; a published one takes JOB:sequence=N",
     **dict.fromkeys(("lengths", "packing", "expert-imbalance"), "here steps of the job's own data are measured"),
 }
@@ -949,7 +960,8 @@ def _check_place(said: Mapping[str, object], *, objective: str | None, is_here: 
         )
     if wrong is not None:
         raise InputError(
-            f"--{wrong} is for plans of this machine and means nothing on a cluster: leave it out",
+            f"--{_OLD_NAMES.get(wrong, wrong)} is for plans of this machine and means nothing on a cluster: leave it "
+            "out",
             code="plan.option-of-this-machine",
             option=wrong,
         )

@@ -108,7 +108,7 @@ def read_calibration(path: Path) -> RehearsalCalibration:
     if found is None:
         raise InputError(
             f"{path} has no calibration: rehearse the script on one rank with a profile of it, "
-            f"`trimaran rehearse --world 1 --kineto TRACE --output {path.name} -- SCRIPT`",
+            f"`trimaran rehearse --world 1 --measured TRACE --output {path.name} -- SCRIPT`",
             code="rehearse.no-calibration",
         )
     factors = {"others": found.others, "host": found.host, **found.kernels, **found.kinds, **found.collectives}

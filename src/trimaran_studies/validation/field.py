@@ -9,6 +9,7 @@ Networks follow from the name of their family. Llama and Grok: gated feed-forwar
 Nemotron: not gated, rotary. GPT-NeoX: not gated, biases, rotary. GPT and OPT: not gated, biases, learned positions.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,28 +24,45 @@ from trimaran.machine.types import Machine
 from trimaran.networks.published_decoders import find_published
 from trimaran.pricing.analytical.huggingface_config import shape_of_configuration
 from trimaran.pricing.analytical.layers import AttentionKernel
-from trimaran.pricing.analytical.programs import find_framework, training_program
+from trimaran.pricing.analytical.programs import SEQUENCE_PARALLEL, find_framework, training_program
 from trimaran.pricing.analytical.shapes import LAYER_BIASES, NO_BIASES, Experts, TransformerShape, decoder_of
 from trimaran.program.strategy import Degrees, Recomputed, ZeroStage
 from trimaran_studies.published.rows import figure, read_rows
 from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
-from trimaran_studies.validation.model_parallel import SEQUENCE_PARALLEL, TransformerRun, answer_of_run, count
+from trimaran_studies.validation.model_parallel import TransformerRun, answer_of_run, count
 
 FAMILY = "field"
 
 
 def field_rows() -> tuple[Row, ...]:
     """The runs that come with Trimaran."""
-    return _packaged("field_runs.csv")
+    return tuple(row for row in _packaged("field_runs.csv") if not row.fault)
 
 
 def trainer_rows() -> tuple[Row, ...]:
-    """Runs of trainers that are not NVIDIA's, in the layout of the others, with memory where it is published."""
-    return _packaged("trainers.csv")
+    """Runs of trainers that are not NVIDIA's, in the layout of the others, whose step is published."""
+    return tuple(row for row in _packaged("trainers.csv") if not row.fault)
+
+
+def trainer_memory_rows() -> tuple[Row, ...]:
+    """Runs of the same trainers whose memory is published, as rows of it [GiB]."""
+    return tuple(
+        replace(
+            row,
+            row_id=row.fields.get("run", row.row_id),
+            family="peak_memory",
+            fields={"source_repo": row.fields.get("source", ""), **row.fields},
+            measured=float(row.fields["memory_gib"]),
+            unit="GiB",
+            fault="",
+        )
+        for row in _packaged("trainers.csv")
+        if row.fields.get("memory_gib")
+    )
 
 
 def _packaged(name: str) -> tuple[Row, ...]:
-    return read_rows(Path(str(resources.files("trimaran_studies.published") / name)))
+    return read_rows(Path(str(resources.files("trimaran_studies.published") / name)), keeps_faulty=True)
 
 
 def answer_field(row: Row) -> Answer:
@@ -109,9 +127,23 @@ def field_run(row: Row) -> tuple[TransformerRun, Machine]:
         compiled="compile" in words,
         node_devices=machine.node.devices,
     )
-    told_attention, frozen = fields.get("attention", ""), fields.get("trained", "") == "LoRA"
+    told_attention, frozen = fields.get("attention", ""), fields.get("trained", "").endswith("LoRA")
+    if "8-bit" in words:
+        degrees = replace(degrees, optimizer_state="adam-8bit")
     attention = next((kernel for kernel in get_args(AttentionKernel) if kernel == told_attention), program.attention)
-    program = replace(program, attention=attention, frozen=frozen)
+    eager = program.eager
+    if eager is not None:
+        # Trainers of reinforcement learning never have all logits at once: only those of the tokens that were sampled.
+        sampled = fields.get("work", "") == "reinforcement learning"
+        parts = count(row, "sequence") / _SAMPLED_TOKENS * run_shape(row).vocabulary / _SAMPLED_WORDS
+        chunks = math.ceil(parts) if sampled else eager.loss_chunks
+        eager = replace(
+            eager,
+            loss_chunks=chunks,
+            fused_loss=eager.fused_loss or "chunked loss" in words,
+            hosted="activations on the host" in words,
+        )
+    program = replace(program, attention=attention, frozen=frozen, eager=eager)
     degrees = replace(degrees, sequence_parallel=degrees.tp > 1 and program.fused and year >= SEQUENCE_PARALLEL)
     return (
         TransformerRun(
@@ -134,6 +166,9 @@ def _needed(row: Row, name: str) -> str:
         raise InputError(f"row {row.row_id}: {name}: missing", code="field-run.missing-cell", row=row.row_id)
     return cell
 
+
+_SAMPLED_TOKENS, _SAMPLED_WORDS = 2048, 8192
+"""Whose logits a trainer of reinforcement learning has at once (PrimeIntellect-ai/prime-rl, `FusedOutputLinear`)."""
 
 _PRECISIONS: Mapping[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
 

@@ -27,12 +27,13 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
 from trimaran.machine.catalog import match_device
-from trimaran.pricing.analytical.fits_device import bookkeeping_of, with_buffers, workspace_bytes
+from trimaran.machine.types import Machine
+from trimaran.pricing.analytical.fits_device import MemoryKind, bookkeeping_of, memory_of_kind, workspace_bytes
 from trimaran.pricing.analytical.layers import Eager, elements, layer_elements, operations
 from trimaran.pricing.analytical.memory import (
     Bookkeeping,
@@ -59,7 +60,7 @@ from trimaran.pricing.analytical.shapes import (
 from trimaran.program.strategy import Degrees, Recomputed
 from trimaran_studies.facts.network_shapes import named_shape
 from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
-from trimaran_studies.validation.model_parallel import machine_of, transformer_run
+from trimaran_studies.validation.model_parallel import TransformerRun, machine_of, transformer_run
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A transformer of two stacks (T5), without a pipeline
@@ -737,24 +738,41 @@ def sharded_figure(row: Row) -> float | None:
         )
     with cells_read(row):
         run = transformer_run(replace(row, fields={**fields, "micro_batch": microbatch}))
-    device, degrees = machine_of(run).node.device, run.degrees
+    degrees = run.degrees
     if "torchtitan" in fields.get("framework", "").lower() and degrees.recomputed == {"attention"}:
-        degrees = replace(degrees, recomputed=frozenset({"second_products"}))
+        run = replace(run, degrees=replace(degrees, recomputed=frozenset({"second_products"})))
+    return memory_of_run(run, machine_of(run), kind_of(row))
+
+
+def kind_of(row: Row) -> MemoryKind:
+    """What the memory of a row is of; of a row that does not say it, of the allocator's tensors."""
+    told = f"{row.fields.get('memory_kind', '')} {row.fields.get('metric', '')}".lower()
+    return next((kind for kind in get_args(MemoryKind) if kind in told), "allocated")
+
+
+def memory_of_run(run: TransformerRun, machine: Machine, kind: MemoryKind, *, reserved: float | None = None) -> float:
+    """Memory of the largest rank of a run, as a figure of a kind says it [bytes].
+
+    Args:
+        run: with its program
+        machine: of it
+        kind: of the figure
+        reserved: above tensors, as a share of them; None: as fitted
+    """
     eager = run.program.eager
-    if not run.program.framework and degrees.zero == 3:
+    if not run.program.framework and run.degrees.zero == 3:
         eager = Eager()
+    device = machine.node.device
     keeping = bookkeeping_of(
         run.program.precision,
         device,
         attention=run.program.attention,
         keeps_weight_gradients=run.program.keeps_weight_gradients,
         eager=eager,
+        frozen=run.program.frozen,
     )
-    memory = largest_rank(run.shape, degrees, bookkeeping=keeping)
-    told, usual = fields.get("metric", "").lower(), with_buffers(memory, degrees, usual=True)
-    if "reserved" in told:
-        return memory.peak + usual.fragments
-    return usual.peak + device.memory.context_bytes if "nvidia-smi" in told else memory.peak
+    memory = largest_rank(run.shape, run.degrees, bookkeeping=keeping)
+    return memory_of_kind(memory, run.degrees, kind, device, keeping=keeping, reserved=reserved)
 
 
 def _check_device(row: Row) -> None:

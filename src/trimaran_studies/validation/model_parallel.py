@@ -36,7 +36,7 @@ from trimaran.base.precision import Precision
 from trimaran.machine.types import Device, Machine
 from trimaran.pricing.analytical.layers import parameter_count
 from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank, rank_memory
-from trimaran.pricing.analytical.programs import find_framework, training_program, usual_year
+from trimaran.pricing.analytical.programs import SEQUENCE_PARALLEL, find_framework, training_program, usual_year
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import (
     MachineExchange,
@@ -351,10 +351,6 @@ def _told(row: Row, shape: TransformerShape, devices: int) -> tuple[Degrees, Tra
         recomputed=recompute or frozenset(),
     )
     return degrees, program, tuple(assumed)
-
-
-SEQUENCE_PARALLEL = 2022.5
-"""Since when Megatron shards the residual stream over `tp` ranks (Korthikanti et al., May 2022)."""
 
 
 def _year_of(row: Row) -> float | None:

@@ -47,7 +47,7 @@ def test_the_noise_is_said_for_one_rank_and_for_all() -> None:
 
 
 def test_the_next_command_is_told() -> None:
-    assert _printed(Path("machine.json"))[-1] == "Next: trimaran plan digits --calibration machine.json"
+    assert _printed(Path("machine.json"))[-1] == "Next: trimaran plan digits --measured machine.json"
 
 
 def test_the_document_has_the_figures_and_not_the_tables() -> None:

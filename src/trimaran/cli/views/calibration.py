@@ -34,7 +34,7 @@ def print_calibration(out: Console, calibration: Calibration, *, output: Path | 
         out.print(line[0].upper() + line[1:])
     if output is None:
         out.print("Kept for this machine. In a file: trimaran doctor --measure -o machine.json")
-    words = ["trimaran", "plan", "digits", *([] if output is None else ["--calibration", str(output)])]
+    words = ["trimaran", "plan", "digits", *([] if output is None else ["--measured", str(output)])]
     print_next(out, words)
 
 

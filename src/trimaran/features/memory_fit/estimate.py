@@ -27,7 +27,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.remedies import LOSS_PARTS
-from trimaran.base.units import format_bytes, parse_bytes
+from trimaran.base.units import format_bytes, format_seconds, parse_bytes
 from trimaran.features.memory_fit.chunked_loss import chunked_step, loss_in_chunks
 from trimaran.features.memory_fit.largest_batch import at_any_batch, find_largest_batch, most_samples
 from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_job_split
@@ -44,6 +44,7 @@ from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
 from trimaran.memory_budget.options import Budget, parse_budget
 from trimaran.memory_hooks.splitting import Split
 from trimaran.planning.analytical import BY_SHAPE, planned_by_shape
+from trimaran.planning.measured_jobs import read_measured
 from trimaran.planning.precision import ChosenPrecision, choose_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.tracing.meta_trace import JobTracer, PricedStep, PricedSteps, written
@@ -620,6 +621,7 @@ def estimate_memory(
     sharing: int = 1,
     host: str | None = None,
     codec: str | None = None,
+    measured: str | None = None,
     progress: Progress = ignore_progress,
 ) -> MemoryStudy:
     """Say what a step of a job needs on one device, and what a memory plan makes of it.
@@ -641,6 +643,7 @@ def estimate_memory(
             the usual machine of the device
         codec: what offloaded storages may be coded by, where that is faster: "sparse" (exact, of what comes after a
             ReLU), "sparse:2.6" with how many times fewer bytes there are, or "bf16" (rounds); None: nothing is
+        measured: a step on the device, such as "batch=32, memory=9.1 GiB, step=120 ms" or a log; None: none was
         progress: told what is being done
 
     Raises:
@@ -683,6 +686,14 @@ def estimate_memory(
     )
     whole = steps.step(samples)
     budget_bytes, card_bytes = _budget(within, catalog_device, whole)
+    more_bytes, measured_notes = (0, []) if measured is None else _measured_more(measured, steps, samples)
+    if budget_bytes <= more_bytes:
+        raise InputError(
+            f"--measured {measured}: {format_bytes(more_bytes)} more than the step's own tensors leave nothing of "
+            f"{format_bytes(budget_bytes)}",
+            code="memory.measured-takes-all",
+        )
+    budget_bytes -= more_bytes
     traced_s = perf_counter()
     progress("planning the memory", 0, 0)
     found, in_parts = _plan(
@@ -712,9 +723,51 @@ def estimate_memory(
         **asdict(batches),
         trace_s=traced_s - began_s,
         planning_s=planned_s - traced_s,
-        notes=tuple(filter(None, [*traced_notes(source.reference), _other_model(source.reference, device)])),
+        notes=tuple(
+            filter(None, [*traced_notes(source.reference), _other_model(source.reference, device), *measured_notes])
+        ),
     )
     return MemoryStudy(estimate=estimate, step=found.shown_step(f"{made.name}, batch {samples}"))
+
+
+def _measured_more(measured: str, steps: PricedSteps, samples: int) -> tuple[int, list[str]]:
+    """What a step took of the device beyond its own tensors, at a batch: as much more as there are more samples.
+
+    Args:
+        measured: a step with its memory
+        steps: of the job
+        samples: of the batch that is asked about
+
+    Returns:
+        It [bytes], and where the model was off.
+
+    Raises:
+        InputError: no step with memory or time was measured
+    """
+    found = read_measured(measured)
+    if found.kind != "step" or (found.memory_bytes is None and found.step_s is None):
+        raise InputError(
+            f'--measured {measured}: expected a step with its memory, such as "batch=32, memory=9.1 GiB"',
+            code="memory.not-a-step",
+        )
+    at = found.batch or samples
+    priced, notes, more_bytes = steps.step(at), [], 0
+    if found.memory_bytes is not None:
+        context_bytes = steps.device.memory.context_bytes if found.memory_kind == "nvidia-smi" else 0
+        counted = priced.kept.peak + priced.costs.workspace_bytes + context_bytes
+        more_bytes = (found.memory_bytes - counted) * samples // at
+        notes.append(
+            f"measured with a batch of {at}: {format_bytes(found.memory_bytes)} ({found.memory_kind}), "
+            f"{format_bytes(counted)} as modelled; the budget is {format_bytes(abs(more_bytes))} "
+            f"{'smaller' if more_bytes >= 0 else 'larger'} for it"
+        )
+    if found.step_s is not None:
+        modelled_s = priced.costs.compute_s
+        notes.append(
+            f"measured with a batch of {at}: {format_seconds(found.step_s)} a step, {format_seconds(modelled_s)} as "
+            "modelled"
+        )
+    return more_bytes, notes
 
 
 def _other_model(reference: str, device: str) -> str:

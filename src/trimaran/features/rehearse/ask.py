@@ -15,6 +15,7 @@ from trimaran.base.units import parse_seconds
 from trimaran.features.rehearse.conclusions import Conclusion, conclude
 from trimaran.features.rehearse.runs import Question, rehearse_ranks
 from trimaran.features.rehearse.target import Target, find_target
+from trimaran.planning.measured_jobs import MeasuredJob, read_measured
 from trimaran.pricing.kernels.corrections import KernelProfile, read_kineto
 from trimaran.rehearsal.prices import RehearsalCalibration, read_calibration
 from trimaran.report.rehearsal import Rehearsal
@@ -42,8 +43,7 @@ def rehearse(
     limit: str | float = "10min",
     hints: Mapping[str, float] | None = None,
     alloc_conf: str | None = None,
-    calibration: str | Path | None = None,
-    kineto: str | Path | None = None,
+    measured: str | Path | None = None,
 ) -> Rehearsal:
     """Run a script written for many GPUs as some of its ranks, without a GPU, and say what would happen.
 
@@ -63,9 +63,9 @@ def rehearse(
         limit: time after which a rank stops, such as "10min" or in seconds
         hints: values for what no data can tell, by "loss", "norm", "finite", "routing_load", "count"
         alloc_conf: settings of the allocator; None: those of the variable PYTORCH_CUDA_ALLOC_CONF
-        calibration: answer to a rehearsal with `kineto`, as JSON; its factors correct the modelled times
-        kineto: trace of PyTorch's profiler of the script on one device of the cluster's kind, from which such factors
-            come; only with a world of 1
+        measured: what corrects the modelled times, as `trimaran.planning.measured_jobs` reads it: with a world of 1 a
+            trace of PyTorch's profiler, a step or a log of the script on one device of the cluster's kind; with others
+            the answer to such a rehearsal, as JSON
 
     Raises:
         InputError: no such script, wrong syntax, no such cluster, or a text that means nothing
@@ -84,8 +84,7 @@ def rehearse(
         limit=limit,
         hints=hints,
         alloc_conf=alloc_conf,
-        calibration=calibration,
-        kineto=kineto,
+        measured=measured,
     )
     return answer(question).rehearsal
 
@@ -167,8 +166,7 @@ def ask(
     limit: str | float = "10min",
     hints: Mapping[str, float] | None = None,
     alloc_conf: str | None = None,
-    calibration: str | Path | None = None,
-    kineto: str | Path | None = None,
+    measured: str | Path | None = None,
 ) -> Question:
     """The question of texts as people write them; arguments and errors as of `rehearse`."""
     unknown = sorted(set(hints or {}) - set(HINTS))
@@ -190,8 +188,7 @@ def ask(
         "--steps": None if steps == 3 else steps,
         "--limit": f"{limit:g}s" if isinstance(limit, int | float) else None if limit == "10min" else limit,
         "--alloc-conf": alloc_conf,
-        "--calibration": calibration,
-        "--kineto": kineto,
+        "--measured": measured,
     }
     said = [(name, str(value)) for name, value in options.items() if value is not None]
     said += [("--hint", f"{name}={value:g}") for name, value in (hints or {}).items()]
@@ -199,7 +196,7 @@ def ask(
         alloc_conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
     Settings.parse(alloc_conf)
     target = find_target(cluster, world=world, per_node=per_node, memory=memory)
-    factors, profile = _corrected_by(calibration, kineto, target)
+    factors, profile, step_s = _corrected_by(None if measured is None else read_measured(str(measured)), target)
     return Question(
         script=str(script),
         is_module=is_module,
@@ -212,39 +209,44 @@ def ask(
         allocator=alloc_conf,
         calibration=factors,
         profile=profile,
+        measured_s=step_s,
         options=tuple(word for pair in said for word in pair),
     )
 
 
 def _corrected_by(
-    calibration: str | Path | None, kineto: str | Path | None, target: Target
-) -> tuple[RehearsalCalibration | None, KernelProfile | None]:
-    """What corrects the modelled times."""
-    if calibration is not None and kineto is not None:
-        raise InputError(
-            "--calibration and --kineto correct the same times: leave one of them out", code="rehearse.two-corrections"
-        )
-    if kineto is not None:
-        if target.world != 1:
+    measured: MeasuredJob | None, target: Target
+) -> tuple[RehearsalCalibration | None, KernelProfile | None, float | None]:
+    """What corrects the modelled times: factors, a profile, or a step [s]."""
+    if measured is None:
+        return None, None, None
+    if measured.kind == "factors" and measured.file is not None:
+        found = read_calibration(given(measured.file))
+        if found.device and found.device != target.device.name:
             raise InputError(
-                f"--kineto is a profile of one device, and {target.world} ranks are rehearsed: first rehearse with "
-                "--world 1 --kineto TRACE --output one.json, then with --calibration one.json",
-                code="rehearse.profile-of-many",
-                world=target.world,
+                f"{measured.file} is of {found.device}, and {target.name} has {target.device.name}: times of one say "
+                "nothing of the other",
+                code="rehearse.other-device",
+                measured=found.device,
+                asked=target.device.name,
             )
-        return None, read_kineto(given(Path(kineto)))
-    if calibration is None:
-        return None, None
-    found = read_calibration(given(Path(calibration)))
-    if found.device and found.device != target.device.name:
+        return found, None, None
+    if measured.kind not in ("profile", "step") or (measured.kind == "step" and not measured.step_s):
         raise InputError(
-            f"{calibration} is of {found.device}, and {target.name} has {target.device.name}: times of one say nothing "
-            "of the other",
-            code="rehearse.other-device",
-            measured=found.device,
-            asked=target.device.name,
+            f"--measured {measured.text}: a rehearsal starts from a profile, a step or a log of its script, or from "
+            "the answer to a rehearsal with one of them",
+            code="rehearse.not-of-a-script",
         )
-    return found, None
+    if target.world != 1:
+        raise InputError(
+            f"--measured {measured.text} is of one device, and {target.world} ranks are rehearsed: first rehearse with "
+            "--world 1 --output one.json, then with --measured one.json",
+            code="rehearse.profile-of-many",
+            world=target.world,
+        )
+    if measured.kind == "profile" and measured.file is not None:
+        return None, read_kineto(given(measured.file)), None
+    return None, None, measured.step_s
 
 
 def parse_hints(texts: Sequence[str]) -> dict[str, float]:

@@ -494,12 +494,32 @@ def _factors(question: Question, rehearsed: Rehearsed) -> tuple[RehearsalCalibra
     """Factors on the modelled times, and what is to say of them."""
     if question.calibration is not None:
         return question.calibration, [f"times of the step: modelled, {question.calibration.source}"]
+    if question.measured_s is not None:
+        return _of_step(question, rehearsed, question.measured_s)
     if question.profile is None:
         return None, []
     record = next((record for record in rehearsed.records if step_ends(record)), None)
     if record is None:
         return None, [f"{question.profile.source} was not used: the script took no step"]
     found = calibration_from_profile(question.profile, record, question.target.machine)
+    return found, [f"times of the step: modelled, {found.source}"]
+
+
+def _of_step(
+    question: Question, rehearsed: Rehearsed, measured_s: float
+) -> tuple[RehearsalCalibration | None, list[str]]:
+    """One factor on kernels and on the host, by which the modelled step takes as long as a measured one."""
+    timed, notes = _timed(question, rehearsed, None)
+    if timed is None:
+        return None, notes or ["the measured step was not used: the script took no step"]
+    modelled_s = timed.step.seconds
+    factor = measured_s / modelled_s
+    found = RehearsalCalibration(
+        others=factor,
+        host=factor,
+        source=f"corrected by a measured step: {format_seconds(measured_s)}, {format_seconds(modelled_s)} modelled",
+        device=question.target.device.name,
+    )
     return found, [f"times of the step: modelled, {found.source}"]
 
 

@@ -62,7 +62,8 @@ class Question:
         limit_s: after which a rank stops [s]
         hints: values for what no data can tell, by name
         allocator: as in PYTORCH_CUDA_ALLOC_CONF
-        calibration: factors on the modelled times; None: of `profile`, or none
+        calibration: factors on the modelled times; None: of `profile`, of a measured step, or none
+        measured_s: of a step of the script on one device; None: none was measured [s]
         profile: of the script on one device, which gives such factors; only with one rank
         options: as of `Rehearsal`
     """
@@ -77,6 +78,7 @@ class Question:
     hints: Mapping[str, float] = field(default_factory=dict)
     allocator: str = ""
     calibration: RehearsalCalibration | None = None
+    measured_s: float | None = None
     profile: KernelProfile | None = None
     options: Sequence[str] = ()
 

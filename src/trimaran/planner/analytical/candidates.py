@@ -58,7 +58,7 @@ from trimaran.pricing.analytical.fits_device import MemoryRange, Reserve, admitt
 from trimaran.pricing.analytical.layers import layer_forward, operations, prediction_operations, work
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, host_bytes, largest_rank
-from trimaran.pricing.analytical.programs import framework_of
+from trimaran.pricing.analytical.programs import INTERLEAVED, SEQUENCE_PARALLEL, framework_of
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     key_size,
@@ -126,6 +126,7 @@ class AnalyticalProblem:
         ratio: strategies whose bound is this multiple of the best time are not priced
         not_said: what the question left to be assumed, each of which widens intervals
         framework: that trains, by its own name (`program.framework` is the one by whose figures it is priced); "": any
+        measured: a measured step of the job by the same step as modelled; None: none was measured
     """
 
     shape: TransformerShape
@@ -144,6 +145,7 @@ class AnalyticalProblem:
     ratio: float = 1.5
     not_said: tuple[str, ...] = ()
     framework: str = ""
+    measured: float | None = None
 
     @property
     def sample_tokens(self) -> float:
@@ -512,14 +514,16 @@ class AnalyticalModel:
         Args:
             strategy: of the problem
             fitting: as it fits (`admitted`), where that is known; None: it is not
-            step: its time, likewise
+            step: its time as modelled, likewise
         """
         problem, constants = self.problem, step_constants()
         fits, memory = self.admitted(strategy) if fitting is None else fitting
         shape, device = problem.shape, problem.machine.node.device
         step = self.step(strategy) if step is None else step
-        spread = math.exp(constants.half_width(shape, problem.program, device, not_said=problem.not_said))
-        times = [step.seconds, *(model.step(strategy).seconds for model in self._ends)]
+        known, factor = problem.measured is not None, problem.measured or 1.0
+        half = constants.half_width(shape, problem.program, device, not_said=problem.not_said, measured=known)
+        spread, step = math.exp(half), step.times(factor) if known else step
+        times = [step.seconds, *(factor * model.step(strategy).seconds for model in self._ends)]
         sequences = strategy.dp * strategy.microbatch * strategy.microbatches
         return AnalyticalCandidate(
             strategy=strategy,
@@ -898,7 +902,7 @@ def _peak(problem: AnalyticalProblem, strategy: Strategy) -> float:
 def recomputed_before_layers(problem: AnalyticalProblem, strategy: Strategy) -> list[frozenset[Recomputed]]:
     """What a strategy recomputes, and with it what costs least, alone and with the next ones; no whole layers."""
     before = strategy.recomputed
-    if problem.program.eager is not None:
+    if problem.program.eager is not None or problem.program.year < SEQUENCE_PARALLEL:
         return [before]
     kinds: list[Recomputed] = ["norms"]
     kinds += ["activations"] if problem.shape.experts is not None else []
@@ -1086,12 +1090,19 @@ class Box:
             dp=self.dp,
             microbatch=self.microbatch,
             microbatches=problem.batch // (self.dp * self.microbatch),
-            sequence_parallel=self.tp > 1 if pins.sequence_parallel is None else pins.sequence_parallel,
+            sequence_parallel=_shards_stream(problem, self.tp)
+            if pins.sequence_parallel is None
+            else pins.sequence_parallel,
             gradients=pins.gradients,
             optimizer_state=pins.optimizer_state,
             tensor_overlap=pins.tensor_overlap,
             rank_order=RANK_ORDER if pins.rank_order is None else pins.rank_order,
         )
+
+
+def _shards_stream(problem: AnalyticalProblem, tensor: int) -> bool:
+    """Whether the ranks of a layer share the residual stream, where the user says nothing: software has it or not."""
+    return tensor > 1 and problem.program.year >= SEQUENCE_PARALLEL
 
 
 class Choice(NamedTuple):
@@ -1217,7 +1228,7 @@ class Least:
             cp=context,
             dp=data,
             microbatch=size,
-            sequence_parallel=tensor > 1 and problem.pins.sequence_parallel is not False,
+            sequence_parallel=_shards_stream(problem, tensor) and problem.pins.sequence_parallel is not False,
         )
         most: dict[int | None, int] = {}
         for count, share in _experts(problem, alone):
@@ -1328,11 +1339,18 @@ def _orders(problem: AnalyticalProblem, strategy: Strategy) -> Iterator[tuple[Sc
         if schedule == "interleaved":
             if pins.rules_out("interleaved") or not _group(problem, strategy.pp, strategy.microbatches):
                 continue
-            chunks = range(2, problem.shape.layers // strategy.pp + 1) if pins.chunks is None else (pins.chunks,)
+            if pins.chunks is None and problem.program.year < INTERLEAVED:
+                continue
+            most = min(_MOST_CHUNKS, problem.shape.layers // strategy.pp)
+            chunks = range(2, most + 1) if pins.chunks is None else (pins.chunks,)
             yield from (("interleaved", count) for count in chunks if count > 1)
         elif pins.chunks in (None, 1) and not next(schedule_obstacles(replace(strategy, schedule=schedule)), ""):
             yield schedule, 1
 
+
+_MOST_CHUNKS = 12
+"""Of a stage that are tried where the user says none: the largest number of a documented run (Nemotron-4 340B,
+NVIDIA/NeMo's recipe). More of them save some thousandths of a step on paper, and nobody runs them."""
 
 _ANY_GROUP_SINCE = 2024.83
 """Megatron takes groups of more microbatches than stages since November 2024 (NVIDIA/Megatron-LM@4295be1a6c)."""

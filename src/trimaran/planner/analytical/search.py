@@ -91,6 +91,7 @@ def transformer_problem(
     time_limit_s: float | None = None,
     gap: float = 0.0,
     documents: Documents | None = None,
+    free: float = 0.0,
 ) -> AnalyticalProblem:
     """The checked problem of a request, with the training program.
 
@@ -107,6 +108,7 @@ def transformer_problem(
         time_limit_s: work after which a search ends with its best so far [s on the reference]; None: none
         gap: it may also end when the best step is within this share of the least bound
         documents: of which sequences consist; None: of one each
+        free: share of a device's memory that stays free where neither `memory_bytes` nor `reserve` says more [0..1]
 
     Raises:
         InputError: a count that is not positive, a precision that the device has not, software of another framework, or
@@ -121,6 +123,8 @@ def transformer_problem(
     room = device.usable_bytes if memory_bytes is None else min(device.checked_bytes(memory_bytes), device.usable_bytes)
     if reserve is not None:
         check_reserve(reserve, room)
+    elif memory_bytes is None:
+        room = int(room * (1.0 - free))
     check_types(pins, precision)
     program = program_of(device, precision, software, node_devices=machine.node.devices)
     program = replace(program, documents=documents)
@@ -711,7 +715,8 @@ def _explored(problem: AnalyticalProblem, work: SearchWork) -> tuple[_Hunt, list
     Where a user decides all degrees and they do not surely fit, what usually fits is taken. Otherwise nothing is: a
     slower plan that surely fits with a little more memory would then be worse than one that does not.
     """
-    hunt = _Hunt(problem=problem, work=work)
+    # The order of strategies is that of their modelled steps, each of which a measured one changes by the same factor.
+    hunt = _Hunt(problem=replace(problem, measured=None), work=work)
     whole: list[AnalyticalCandidate] = []
     if least_state(problem) <= problem.memory_limit:
         hunt.search_all_devices()
@@ -721,7 +726,23 @@ def _explored(problem: AnalyticalProblem, work: SearchWork) -> tuple[_Hunt, list
     decided = bool(pins.strategy) or None not in (pins.dp, pins.pp, pins.tp)
     if not hunt.fitting and decided and not problem.lenient:
         return _explored(replace(problem, lenient=True), work)
+    if problem.measured is not None:
+        _correct(hunt, problem)
+        whole = [found for found in hunt.fitting if found.devices == problem.devices]
     return hunt, whole
+
+
+def _correct(hunt: _Hunt, problem: AnalyticalProblem) -> None:
+    """What a search found, as a measured step corrects it."""
+    factor = problem.measured or 1.0
+    hunt.problem = replace(hunt.problem, measured=factor)
+    hunt.best_s, hunt.lowest_s = factor * hunt.best_s, factor * hunt.lowest_s
+    hunt.fitting = [
+        AnalyticalModel(problem=replace(hunt.problem, devices=found.devices)).price(
+            found.strategy, (found.fits_as, found.memory), found.step
+        )
+        for found in hunt.fitting
+    ]
 
 
 def _ordered(hunt: _Hunt) -> list[AnalyticalCandidate]:
@@ -799,9 +820,11 @@ def _at_batch(
     """The best strategy at a batch; nothing where a sample takes as long as in the chosen one, or work is over."""
     if work.is_over:
         return
-    below_s = chosen.step_time_s * batch / problem.batch / (1.0 + WORTH_NAMING)
+    factor = problem.measured or 1.0
+    chosen_s = chosen.step_time_s / factor
+    below_s = chosen_s * batch / problem.batch / (1.0 + WORTH_NAMING)
     hunt = _Hunt(
-        problem=replace(problem, batch=batch),
+        problem=replace(problem, batch=batch, measured=None),
         work=work,
         best_s=below_s,
         fruitless_s=work.limit_s,
@@ -809,8 +832,8 @@ def _at_batch(
     hunt.search_boxes(most=problem.devices)
     best = min(hunt.fitting, key=lambda one: one.rank, default=None)
     if best is not None and best.step_time_s <= below_s:
-        faster = chosen.step_time_s * batch / (problem.batch * best.step_time_s) - 1.0
-        yield NearbyBatch(batch=batch, step_time_s=best.step_time_s, strategy=best.name, faster=faster)
+        faster = chosen_s * batch / (problem.batch * best.step_time_s) - 1.0
+        yield NearbyBatch(batch=batch, step_time_s=factor * best.step_time_s, strategy=best.name, faster=faster)
 
 
 def _against(problem: AnalyticalProblem, hunt: _Hunt) -> str:
@@ -829,8 +852,10 @@ def _with_fewer(problem: AnalyticalProblem, chosen: AnalyticalCandidate, work: S
             continue
         fewer = replace(problem, devices=count, pins=replace(problem.pins, dp=None), ratio=1.0)
         within = SearchWork(limit_s=min(work.left_s, ASIDE_S))
-        hunt = _Hunt(problem=fewer, work=within, fruitless_s=ASIDE_S)
+        hunt = _Hunt(problem=replace(fewer, measured=None), work=within, fruitless_s=ASIDE_S)
         hunt.search_all_devices()
+        if problem.measured is not None:
+            _correct(hunt, problem)
         found += sorted(hunt.fitting, key=lambda one: one.rank)[:1]
     return [one for one in found if one.devices < chosen.devices]
 

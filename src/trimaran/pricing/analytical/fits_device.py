@@ -24,11 +24,12 @@ Source:
     training is not known; 0 to 10 % are taken.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import packaged_toml
 from trimaran.base.precision import Precision
 from trimaran.base.units import format_bytes, format_span
 from trimaran.machine.types import Device
@@ -78,6 +79,7 @@ def bookkeeping_of(
     attention: AttentionKernel = "flash2",
     keeps_weight_gradients: bool = False,
     eager: Eager | None = None,
+    frozen: bool = False,
 ) -> Bookkeeping:
     """What Megatron keeps in a precision, or PyTorch's FSDP.
 
@@ -92,6 +94,7 @@ def bookkeeping_of(
         attention: kind of kernel
         keeps_weight_gradients: of the weights of products one gradient of each shape stays
         eager: by modules of PyTorch under FSDP, with its policy of mixed precision; None: by Megatron's
+        frozen: only few weights are trained, which are added to the others (LoRA)
 
     Source:
         NVIDIA/Megatron-LM, docs, "distributed optimizer": 18 bytes a parameter with fp32 gradients, 16 in fp32;
@@ -111,6 +114,7 @@ def bookkeeping_of(
         attention=attention,
         workspace_bytes=workspace_bytes(before_hopper=device.generation in _EARLY),
         keeps_weight_gradients=keeps_weight_gradients,
+        frozen=frozen,
     )
     if precision in WHOLE:
         return replace(
@@ -123,6 +127,8 @@ def bookkeeping_of(
             product_input_bytes=4,
             eager=eager,
         )
+    if eager is not None and eager.narrow:
+        return replace(usual, gradient_bytes=2, optimizer_bytes=4, has_copy=False, logit_bytes=12, eager=eager)
     if eager is not None:
         sharded = replace(
             usual,
@@ -268,6 +274,69 @@ def with_buffers(
         buffers, share = sum(COMMUNICATOR_BYTES) // 2, sum(_FRAGMENTS) / 2
     moved = memory.activations + memory.transient
     return memory._replace(buffers=_groups(degrees) * buffers, fragments=int(share * moved))
+
+
+MemoryKind = Literal["allocated", "reserved", "nvidia-smi"]
+"""What a figure of memory is of: tensors (`max_memory_allocated`); what the allocator holds for them
+(`max_memory_reserved`), with fragments; what a device's tool shows, with buffers of collectives and the context too."""
+
+
+def memory_of_kind(
+    memory: RankMemory,
+    degrees: Degrees,
+    kind: MemoryKind,
+    device: Device,
+    *,
+    keeping: Bookkeeping,
+    reserved: float | None = None,
+) -> int:
+    """The memory of a rank as a figure of a kind says it, at most what the device has [bytes].
+
+    Args:
+        memory: of the rank, without buffers and fragments
+        degrees: whose groups of ranks each have buffers
+        kind: of the figure
+        device: of the rank
+        keeping: of the training program: streams of FSDP2 hold what others cannot take
+        reserved: above tensors, as a share of them, by streams of FSDP2; None: as fitted
+    """
+    if kind == "allocated":
+        return memory.peak
+    usual = with_buffers(memory, degrees, usual=True)
+    share = memory_figures()["reserved"] if reserved is None else reserved
+    held = memory.peak + (usual.fragments if keeping.eager is None else int(share * memory.peak))
+    # An allocator that finds no more on the device gives back what it does not use.
+    held = max(memory.peak, min(held, device.memory.reported_bytes - device.memory.context_bytes))
+    return held if kind == "reserved" else held + usual.buffers + device.memory.context_bytes
+
+
+def measured_share(memory: RankMemory, nbytes: float, counted: float) -> float:
+    """Activations and what comes and goes as measured, by what they are as modelled: weights and state are known.
+
+    Args:
+        memory: of the rank, as modelled
+        nbytes: of it, as measured [bytes]
+        counted: the same figure as modelled, of the same kind [bytes]
+
+    Example:
+        Of 10 bytes 4 move; 12 were measured.
+
+        >>> memory = RankMemory(stage=0, weights=6, gradients=0, optimizer=0, activations=3, transient=1, workspace=0)
+        >>> measured_share(memory, 12, 10)
+        1.5
+    """
+    moved = memory.activations + memory.transient
+    return max(_LEAST_SHARE, 1.0 + (nbytes - counted) * memory.peak / counted / moved) if moved else 1.0
+
+
+_LEAST_SHARE = 0.1
+"""A measurement below the state of a rank is of another state: nothing more is learned from it."""
+
+
+def memory_figures() -> Mapping[str, float]:
+    """What is reserved above tensors, and widths of figures of memory, as fitted (`constants.toml`)."""
+    found: Mapping[str, float] = packaged_toml("trimaran.pricing.analytical", "constants.toml")["memory"]
+    return found
 
 
 def need_of(memory: RankMemory, degrees: Degrees) -> MemoryRange:

@@ -72,12 +72,20 @@ class Eager:
         wide_norms: norms without centring compute in 32 bits, each operation a kernel, as those of transformers do
         loss_chunks: parts of a microbatch whose head, loss and backward run one after another
         sums_in_place: replicas that shard nothing add gradients of microbatches in the buffers that they exchange
+        holds_logits: a copy of the logits in 32 bits stays through the backward
+        fused_loss: a compiler makes one kernel of the loss: logits and their gradient in 16 bits
+        narrow: parameters, gradients and moments have 16 bits, without a policy of mixed precision
+        hosted: inputs of recomputed layers wait for their backward in the host's memory
     """
 
     gates: bool = True
     wide_norms: bool = False
     loss_chunks: int = 1
     sums_in_place: bool = False
+    holds_logits: bool = False
+    fused_loss: bool = False
+    narrow: bool = False
+    hosted: bool = False
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -134,6 +134,8 @@ def layer_activations(
     if eager:
         # Gradients of both factors of the gate, and of the stream before and after the network.
         grows = 2 * round(tokens * sum(row.read for row in network)) * element_bytes + 2 * stream
+        if shape.experts is not None and shape.has_experts(layer):
+            grows += _WIDE_VISITS * 4 * tokens * shape.experts.active * shape.hidden
     else:
         grows = nbytes(network) + 2 * stream // (degrees.tp if degrees.sequence_parallel else 1)
     if degrees.ulysses:
@@ -142,6 +144,13 @@ def layer_activations(
     scores = tokens * shape.heads // degrees.tp * shape.sequence * 2 * element_bytes if attention == "math" else 0
     return LayerActivations(kept=kept, whole=nbytes(table), transient=max(grows, scores))
 
+
+_WIDE_VISITS = 3
+"""Tensors of all visits of experts in 32 bits at once, while scores weight them: what is weighted, and two gradients.
+
+Source:
+    pytorch/torchtitan, torchtitan/models/moe (`top_scores` times tokens in `torch.float32`).
+"""
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Memory of a rank, by part
@@ -185,6 +194,8 @@ class Bookkeeping:
         workspace_bytes: memory of libraries [bytes]
         keeps_weight_gradients: of the weights of products one gradient of each shape stays
         eager: by modules of PyTorch under FSDP2; None: by the kernels of Megatron, which divides the state itself
+        frozen: weights have neither gradients nor a state of the optimizer, but for few that are added (LoRA)
+        measured_share: of activations and of what comes and goes, measured by modelled
     """
 
     weight_bytes: int = 2
@@ -200,6 +211,8 @@ class Bookkeeping:
     workspace_bytes: int = 0
     keeps_weight_gradients: bool = False
     eager: Eager | None = None
+    frozen: bool = False
+    measured_share: float = 1.0
 
     def of(self, degrees: Degrees) -> "Bookkeeping":
         """The same with the types of gradients and of the optimizer's state that a strategy says.
@@ -286,8 +299,15 @@ def rank_memory(
     _check(degrees, stage)
     keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
     if keeping.eager is not None:
-        return _fsdp_memory(shape, degrees, stage, keeping.of(degrees), keeping.eager)
-    return _largest_of(shape, degrees, (stage,), keeping)
+        return _as_measured(_fsdp_memory(shape, degrees, stage, keeping.of(degrees), keeping.eager), keeping)
+    return _as_measured(_largest_of(shape, degrees, (stage,), keeping), keeping)
+
+
+def _as_measured(memory: RankMemory, keeping: Bookkeeping) -> RankMemory:
+    share = keeping.measured_share
+    if share == 1.0:
+        return memory
+    return memory._replace(activations=int(share * memory.activations), transient=int(share * memory.transient))
 
 
 def _largest_of(shape: TransformerShape, degrees: Degrees, stages: tuple[int, ...], keeping: Bookkeeping) -> RankMemory:
@@ -328,7 +348,7 @@ def largest_rank(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Book
         ranks = [rank_memory(shape, degrees, stage=stage, bookkeeping=keeping) for stage in stages]
         return max(ranks, key=lambda rank: rank.peak)
     _check(degrees, stages[-1])
-    return _largest_of(shape, degrees, stages, keeping)
+    return _as_measured(_largest_of(shape, degrees, stages, keeping), keeping)
 
 
 _OVERLAP_BUFFERS = 10
@@ -573,6 +593,9 @@ def _kept_activations(
         kept += len(passes) * stream // keeping.element_bytes if shape.hidden_dropout else 0
     if keeping.eager is not None and degrees.pp > 1:
         kept += _message_buffers(degrees, stage, len(passes)) * stream
+    if keeping.eager is not None and keeping.eager.hosted:
+        # One input is on its way to the host, or back, while the next one is read or written.
+        kept = min(kept, 2 * stream)
     backward = max((layer.whole - layer.kept + layer.transient for layer in of_kind.values()), default=0)
     if not last:
         return _Activations(kept, 0, 0, backward)
@@ -582,6 +605,10 @@ def _kept_activations(
     read = stream if keeping.eager is None else tokens * shape.hidden * keeping.element_bytes
     at_loss = heads * (stream + read + (3 * stream if shape.head != "causal" else 0))
     each = keeping.logit_bytes
+    if keeping.eager is not None and keeping.eager.fused_loss:
+        each = 2 * keeping.element_bytes
+    if keeping.eager is not None and keeping.eager.holds_logits:
+        each += 4
     if keeping.eager is not None and keeping.eager.loss_chunks == 1 and degrees.tp > 1:
         each = 4 * _PARALLEL_LOSS + keeping.element_bytes
     logits = heads * tokens * vocabulary_rows(shape, degrees.tp) * each
@@ -655,18 +682,25 @@ def _fsdp_memory(
     sharded = replace(degrees, zero=3 if degrees.zero else 0, gradients=None)
     kept = replace(keeping, gradient_bytes=keeping.weight_bytes)
     shards, gradients, optimizer = state_bytes(dense, sharded, kept, experts=experts)
+    if keeping.frozen:
+        gradients = optimizer = 0
     layers = sum(number for _, number, _ in alike_on_stage(shape, degrees, stage))
     layer = largest_layer(shape, degrees.tp) + experts // max(1, layers)
     table = embedding_elements(shape, degrees.tp)
     tied = shape.tied and first and last
     head = table if last and not tied else 0
     summed = degrees.pp > 1 or (degrees.zero < 2 and degrees.microbatches > 1)
-    summed = summed and not (eager.sums_in_place and degrees.zero == 0)
+    # Parameters that compute as they are kept are their own gathered copy where no other rank has a part of them.
+    alone = eager.narrow and degrees.state_ranks == 1
+    summed = summed and not (eager.sums_in_place and degrees.zero == 0) and not alone and not keeping.frozen
     whole = _share_with_gradients(degrees, stage) * keeping.gradient_bytes * held if summed else 0
-    exchanged = 0 if summed else keeping.gradient_bytes
+    grows = 0 if keeping.frozen else element
+    exchanged = 0 if summed or keeping.frozen else keeping.gradient_bytes
     active = min(1.0, _ACTIVE_CHUNKS / degrees.chunks) if degrees.chunks > 1 else 1.0
 
     def gathered(unit: int) -> float:
+        if alone:
+            return 0.0
         if degrees.zero < 3:
             return element * active * held
         return element * (unit + (table if tied else 0))
@@ -676,14 +710,20 @@ def _fsdp_memory(
     of_logits = tokens_of_rank(shape, degrees) * vocabulary_rows(shape, degrees.tp) * keeping.element_bytes
     of_logits //= eager.loss_chunks
     # Gathered, gradients, activations, what comes and goes.
-    moments = [(gathered(layer), element * layer + exchanged * max(head, layer), found.kept, found.backward)]
+    moments: list[tuple[float, float, int, int]] = [
+        (gathered(layer), grows * layer + exchanged * max(head, layer), found.kept, found.backward)
+    ]
+    if alone and degrees.microbatches == 1:
+        # No stream of exchanges holds gradients of the step before: they are there once a backward has made them.
+        moments.append((0.0, gradients, 0, found.backward))
+        gradients = 0
     if last:
         before = exchanged * head if chunked else 0
         moments.append((gathered(head if chunked else 0), before, found.kept + found.at_loss, found.logits))
-        both = max(element * head + of_logits, exchanged * head)
+        both = max(grows * head + of_logits, exchanged * head)
         moments.append((gathered(head), both + before, found.kept + found.at_loss, read))
     if first and degrees.pp == 1:
-        moments.append((gathered(table), element * table + exchanged * max(table, layer), 0, 0))
+        moments.append((gathered(table), grows * table + exchanged * max(table, layer), 0, 0))
     weights, grown, activations, transient = max(moments, key=sum)
     return RankMemory(
         stage=stage,

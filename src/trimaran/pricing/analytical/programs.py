@@ -43,11 +43,21 @@ OVERLAPPED = 2023.0
 TENSOR_OVERLAPPED = 2022.0
 """Since when Megatron computes gradients of weights while a layer's ranks exchange those of its input."""
 
+INTERLEAVED = 2021.25
+"""Since when Megatron has several chunks of layers on a stage (Narayanan et al., April 2021)."""
+
+SEQUENCE_PARALLEL = 2022.5
+"""Since when Megatron shards the residual stream over `tp` ranks, and recomputes parts of a layer (Korthikanti et al.,
+May 2022)."""
+
 ONCE_A_NODE = 2025.0
 """Since when Megatron sends a token once to each node that has some of its experts."""
 
 WEIGHT_GRADIENTS_KEPT = 2025.25
 """Since when Transformer Engine keeps a gradient of each shape of weights, where products add to Megatron's buffer."""
+
+LOSS_COMPILED = 2025.25
+"""Since when torchtitan compiles the loss with the layers (pytorch/torchtitan, pull request 1033)."""
 
 LOSS_IN_CHUNKS = 2026.0
 """Since when torchtitan computes head and loss in parts of the sequence, eight of them."""
@@ -112,6 +122,22 @@ FRAMEWORKS = (
         eager=Eager(loss_chunks=8),
         priced_as="fsdp",
         levels=(0, 2, 3),
+        some_layers=False,
+    ),
+    Framework(
+        name="prime-rl",
+        words=("prime-rl",),
+        eager=Eager(holds_logits=True),
+        priced_as="fsdp",
+        levels=(3,),
+        some_layers=False,
+    ),
+    Framework(
+        name="torchtune",
+        words=("torchtune",),
+        eager=Eager(wide_norms=True, narrow=True),
+        priced_as="fsdp",
+        levels=(0, 3),
         some_layers=False,
     ),
     Framework(name="fsdp", words=("fsdp", "llm-foundry", "composer", "pytorch"), eager=Eager()),
@@ -203,7 +229,13 @@ def training_program(
     name, eager = found.priced_as or found.name, found.eager
     if eager is not None:
         chunks = eager.loss_chunks if year >= LOSS_IN_CHUNKS else 1
-        eager = replace(eager, gates=not compiled, loss_chunks=chunks)
+        eager = replace(
+            eager,
+            gates=not compiled,
+            wide_norms=eager.wide_norms and not compiled,
+            loss_chunks=chunks,
+            fused_loss=compiled and found.name == "torchtitan" and year >= LOSS_COMPILED,
+        )
     return TransformerProgram(
         framework=name,
         precision=precision,

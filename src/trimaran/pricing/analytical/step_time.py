@@ -45,7 +45,7 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 from trimaran.base.errors import InputError
@@ -252,6 +252,7 @@ class StepConstants:
         device: Device,
         *,
         not_said: Collection[str] = (),
+        measured: bool = False,
     ) -> float:
         """Half of the 90 % interval of a step, as a logarithm: the root of the sum of squares of what is not known.
 
@@ -269,6 +270,8 @@ class StepConstants:
             program: that trains it
             device: of each rank
             not_said: what had to be assumed
+            measured: a step of the same job was measured, on other degrees or with another batch: what is left is the
+                error of rows of one job by another one of them
 
         Example:
             One fact is assumed: 0.1 and 0.2.
@@ -288,7 +291,7 @@ class StepConstants:
         known = program.tuned and program.framework in self.fitted["frameworks"]
         parts += [] if known else [widths["software"]]
         parts += [widths["device"]] if device.generation not in self.fitted["architectures"] else []
-        return math.hypot(*parts)
+        return min(math.hypot(*parts), widths["measured"] if measured else math.inf)
 
     def ripeness(self, device: Device, year: float) -> float:
         """Share of their later rate that products of a year reach on a device: libraries learn a device in some years.
@@ -1069,6 +1072,10 @@ class TransformerStep:
         """The whole step [s]."""
         parts = self.compute_s + self.tensor_s + self.bubble_s + self.send_s + self.data_s + self.update_s
         return parts + self.unequal_s + self.slowest_s
+
+    def times(self, factor: float) -> "TransformerStep":
+        """The same, each part of it longer by a factor."""
+        return TransformerStep(**{entry.name: factor * getattr(self, entry.name) for entry in fields(self)})
 
 
 class StageStep(NamedTuple):

@@ -55,6 +55,10 @@ _KERNELS = (
 )
 
 
+_EXCHANGES = ("nccl", "rccl")
+"""How names of kernels of collectives begin, of NVIDIA's library and AMD's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelProfile:
     """One step of a profile, as a mean over its steps.
@@ -65,6 +69,7 @@ class KernelProfile:
         steps: in the profile
         source: the file
         operators_s: seconds of the kernels that each operator asked for, by its name, such as "aten::mm" [s]
+        exchanges_s: seconds of the kernels of collectives, which are of no kind, by name [s]
     """
 
     kinds_s: Mapping[WorkKind, float]
@@ -72,10 +77,11 @@ class KernelProfile:
     steps: int
     source: str
     operators_s: Mapping[str, float] = field(default_factory=dict)
+    exchanges_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def device_s(self) -> float:
-        """All kernels of a step [s]."""
+        """All kernels of a step but for those of collectives [s]."""
         return sum(self.kinds_s.values())
 
 
@@ -149,7 +155,12 @@ def read_kineto(path: Path, *, steps: int | None = None) -> KernelProfile:
     operators = {event.external: event.name for event in events if event.cat == "cpu_op" and event.external is not None}
     seconds: dict[WorkKind, float] = {}
     by_operator: dict[str, float] = {}
+    exchanges: dict[str, float] = {}
     for event in kernels:
+        if event.name.lower().startswith(_EXCHANGES):
+            name = event.name.partition("(")[0]
+            exchanges[name] = exchanges.get(name, 0.0) + (event.dur or 0.0) * 1e-6 / count
+            continue
         operator = "" if event.external is None else operators.get(event.external, "")
         kind, each_s = _kind(event.name.lower(), operator.lower()), (event.dur or 0.0) * 1e-6 / count
         seconds[kind] = seconds.get(kind, 0.0) + each_s
@@ -161,6 +172,7 @@ def read_kineto(path: Path, *, steps: int | None = None) -> KernelProfile:
         steps=count,
         source=str(path),
         operators_s=by_operator,
+        exchanges_s=exchanges,
     )
 
 

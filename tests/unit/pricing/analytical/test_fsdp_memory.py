@@ -206,3 +206,27 @@ def test_gradients_of_16_bits_are_kept_in_32_where_they_are_updated() -> None:
     shape, degrees = decoder_of("llama3:8b", 8192), Degrees(dp=8, zero=3)
     found = [memory_of(shape, replace(degrees, gradients=kind)).gradients for kind in (None, "bf16")]
     assert min(found) >= 4 * 8.03e9 / 8 * 0.999
+
+
+@pytest.mark.parametrize(("eager", "nbytes"), [(Eager(holds_logits=True), 16), (Eager(fused_loss=True), 4)])
+def test_bytes_of_a_logit_are_those_that_a_trainer_keeps(eager: Eager, nbytes: int) -> None:
+    shape = decoder_of("llama3:8b", 8192)
+    kept = memory_of(shape, Degrees(dp=8, zero=3), eager=eager)
+    if eager.holds_logits:
+        assert kept.transient == nbytes * 8192 * 128256
+    assert kept.peak <= memory_of(shape, Degrees(dp=8, zero=3)).peak + max(0, nbytes - 12) * 8192 * 128256
+
+
+def test_a_program_of_16_bits_has_its_gradients_only_at_the_end() -> None:
+    """Parameters and two moments of 2 bytes each; gradients of a step of one microbatch come as activations go."""
+    shape, count = decoder_of("llama3:8b", 8192), 8.03e9
+    long, short = (memory_of(replace(shape, sequence=s), Degrees(), eager=Eager(narrow=True)) for s in (8192, 128))
+    assert (long.gradients, long.state) == (0, pytest.approx(6 * count, rel=0.01))
+    assert short.gradients == pytest.approx(2 * count, rel=0.01)
+
+
+def test_weights_that_are_not_trained_have_neither_gradients_nor_state() -> None:
+    shape, device = decoder_of("llama3:8b", 8192), find_device("h100")
+    keeping = bookkeeping_of("bf16", device, eager=EAGER, frozen=True)
+    found = rank_memory(shape, Degrees(dp=8, zero=3), bookkeeping=keeping)
+    assert found.gradients == found.optimizer == 0

@@ -1,5 +1,6 @@
 """Rows of memory and of divided steps: what is answered, what is skipped and why."""
 
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,8 @@ from trimaran.planning.tracing.meta_trace import JobTracer
 from trimaran.program.memory import KEEP_ALL
 from trimaran.simulator.memory import live_bytes
 from trimaran_studies.facts.network_shapes import named_shape
-from trimaran_studies.validation.memory import answer_memory
+from trimaran_studies.validation.field import field_run, trainer_memory_rows
+from trimaran_studies.validation.memory import answer_memory, kind_of, memory_of_run
 from trimaran_studies.validation.memory_traced import growth
 from trimaran_studies.validation.model_parallel import answer_model_parallel, transformer_run
 
@@ -160,3 +162,14 @@ def test_a_shape_can_be_said_in_the_row() -> None:
 
 def test_names_that_no_table_holds_have_no_shape() -> None:
     assert named_shape("Nemotron_3_Nano", sequence=4096) is None
+
+
+def test_what_trainers_reserved_is_predicted() -> None:
+    errors = []
+    for row in trainer_memory_rows():
+        if kind_of(row) == "reserved":
+            run, machine = field_run(row)
+            errors.append(abs(memory_of_run(run, machine, "reserved") / 2**30 / row.measured - 1))
+    assert len(errors) == 30
+    assert statistics.median(errors) < 0.05
+    assert max(errors) < 0.12
