@@ -36,7 +36,8 @@ _TAIL = """
 
 Curves of the catalog that are used: {curves}.
 For all other networks the ratio of epochs is named that would be needed; whether a network has it is not known:
-`crossover --measure` measures it. "No device holds it": data parallelism needs sharded state or classifiers there, which
+`crossover --measure` measures it. "No device holds it":
+data parallelism needs sharded state or classifiers there, which
 are not among its ways on this page, nor where BigLSTM, which is mostly classifier, is best divided.
 
 Batch norm sees the samples of a microbatch in a pipeline, and those of a device under data parallelism; what that does
