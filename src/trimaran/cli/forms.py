@@ -15,7 +15,7 @@ from trimaran.base.errors import TrimaranError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class CommandForm:
     """Another question that a command answers.
 
     Attributes:
@@ -71,53 +71,53 @@ def _is_job(subject: str) -> bool:
 
 
 FORMS = {
-    "simulate": Form(
+    "simulate": CommandForm(
         command="plan",
         usage="PLAN.json",
         text="One step of a plan: its time, its memory, and how each device spends it.",
         is_meant=_is_plan,
     ),
-    "place": Form(
+    "place": CommandForm(
         command="plan",
         usage="GRAPH.json",
         text="Place the operations of a profiled graph on devices.",
         is_meant=_is_graph,
     ),
-    "export-checkpoint": Form(
+    "export-checkpoint": CommandForm(
         command="export",
         usage="CHECKPOINT",
         text="Write weights in a format of others.",
         is_meant=lambda subject: not subject.endswith(".json") and (subject.endswith("/") or Path(subject).exists()),
     ),
-    "converge": Form(
+    "converge": CommandForm(
         command="crossover",
         usage="--measure JOB",
         text="Train at several batches; how much training each needs.",
         flag="--measure",
     ),
-    "emulate": Form(
+    "emulate": CommandForm(
         command="train",
         usage="--emulate PLAN|JOB",
         text="Run a plan with simulated compute and real messages.",
         flag="--emulate",
     ),
-    "profile": Form(
+    "profile": CommandForm(
         command="observe",
         usage="JOB",
         text="Forward, backward, update, loading and memory of a job.",
         is_meant=_is_job,
     ),
-    "calibrate": Form(
+    "calibrate": CommandForm(
         command="doctor",
         usage="--measure [JOB]...",
         text="Measure devices, links and the noise of repeated runs.",
         flag="--measure",
     ),
-    "jobs": Form(command="catalog jobs", usage="", text=""),
-    "clusters": Form(command="catalog machines", usage="", text=""),
-    "curve": Form(command="catalog curve", usage="", text=""),
-    "checkpoint": Form(command="catalog checkpoint", usage="", text=""),
-    "price": Form(
+    "jobs": CommandForm(command="catalog jobs", usage="", text=""),
+    "clusters": CommandForm(command="catalog machines", usage="", text=""),
+    "curve": CommandForm(command="catalog curve", usage="", text=""),
+    "checkpoint": CommandForm(command="catalog checkpoint", usage="", text=""),
+    "price": CommandForm(
         command="plan",
         usage="JOB --strategies",
         text="Step time and memory of given strategies of a transformer, without a search.",
@@ -146,7 +146,7 @@ def words_of(command: str) -> tuple[str, ...]:
     return ("trimaran", *(FORMS[command].words if command in FORMS else (command,)))
 
 
-def forms_of(command: str) -> Iterator[Form]:
+def forms_of(command: str) -> Iterator[CommandForm]:
     """Further questions of a command, for its page of help."""
     return (form for form in FORMS.values() if form.command == command and form.text)
 

@@ -23,7 +23,7 @@ def rehearse(
     cluster: Annotated[
         str | None,
         option(
-            'Target cluster, such as "dgx-h100:128" (`trimaran catalog machines`); without ":N" as many as needed.',
+            'Target cluster, such as "dgx-h100:128" (`trimaran catalog machines`); without ":N" those that are needed.',
             usual="dgx-h100",
         ),
     ] = None,

@@ -20,7 +20,7 @@ LOADER = {"workers": 0, "batch_size": 8, "prefetch_factor": None, "persistent_wo
 @pytest.fixture(autouse=True)
 def _handover(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured of a busy machine would decide otherwise."""
-    monkeypatch.setattr("trimaran.features.diagnose.observe.measure_handover", lambda _: 1e-5)
+    monkeypatch.setattr("trimaran.features.diagnose.observe.measure_handover", lambda _, busy: 1e-5)
 
 
 def advised(*records: ProcessRecord) -> dict[str, Remedy]:
@@ -175,8 +175,8 @@ SLEEPS = {"load": 6, "forward": 4, "queued_ns": 4e6, "load_asleep_ns": 4.5e6}
         ({"load": 7, "forward": 3, "load_asleep_ns": 6.5e6}, {}, 1.0, "loader", ""),
         # Nine tenths of the step in line for a processor.
         ({"load": 30, "forward": 70, "queued_ns": 90e6, "load_asleep_ns": 8e6}, {}, 0.9, "loader", ""),
-        # It computes what it loads: others lengthen that too.
-        (SLEEPS | {"load_asleep_ns": 0, "load_cpu_ns": 1e6, "queued_ns": 9e6}, {}, 0.9, "not clear", "loader"),
+        # It computes what it loads: how long is known, whatever it waited for a processor.
+        (SLEEPS | {"load_asleep_ns": 0, "load_cpu_ns": 1e6, "queued_ns": 9e6}, {}, 0.9, "loader", ""),
         # Workers load, and whether they compute is not seen.
         (SLEEPS | {"queued_ns": 6e6}, {"workers": 1}, 0.9, "not clear", "loader"),
         # It sleeps a little, which says nothing of the rest.
@@ -199,6 +199,27 @@ def test_a_loader_that_sleeps_is_named_on_a_busy_machine_and_another_one_is_gues
     if limiter == "loader":
         assert seen.remedies[0].limiter == "loader"
         assert seen.remedies[0].gain_interval[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("cpu_ms", "named"),
+    [((10, 24), "slow rank"), ((24, 10), "slow rank"), ((10, 15), "not clear"), ((10, 10), "not clear")],
+)
+def test_a_rank_that_computes_longer_is_named_on_a_busy_machine(cpu_ms: tuple[int, int], named: str) -> None:
+    """Rank 0 waits longer for a processor, so that its steps look longer; others lengthen work by half at most."""
+    ranks = [
+        make_record(
+            [{"forward": wall, "exposed": 120 - wall, "queued_ns": (wall - cpu) * 1e6, "cpu": cpu}] * 65,
+            rank=rank,
+            world=2,
+        )
+        for rank, (wall, cpu) in enumerate(zip((110, 60), cpu_ms, strict=True))
+    ]
+    seen = conclude(ranks, others=0.9)
+    assert seen.limiter == named
+    if named == "slow rank":
+        assert seen.remedies[0].setting == {"rank": cpu_ms.index(24)}
+        assert seen.remedies[0].predicted_gain == pytest.approx(1 - 17 / 24, abs=0.01)
 
 
 def test_what_sleeps_in_half_of_the_run_is_not_surely_the_limiter() -> None:

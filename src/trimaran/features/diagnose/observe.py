@@ -28,9 +28,9 @@ from trimaran.features.diagnose.remedies import (
     UNCLEAR,
     advise,
     doubt,
+    made_by_others,
     name_limiter,
     noise_of,
-    surely_loads,
     widened,
 )
 from trimaran.measure.observe.analysis import TimeFindings, analyse, measure_handover
@@ -175,13 +175,14 @@ def conclude(records: Sequence[ProcessRecord], *, others: float | None = None) -
         TrimaranError: nothing was seen that could be judged
     """
     findings = analyse(records)
-    handover = functools.cache(measure_handover)
     noise = noise_of(findings, others)
+    handover = functools.cache(functools.partial(measure_handover, busy=noise > 0))
     quiet = findings.quiet or findings
     doubted, guess = None, ""
-    if noise and surely_loads(findings, handover=handover):
+    others_made = made_by_others(findings, handover=handover) if noise else None
+    if others_made is not None:
         remedies = advise(quiet, handover=handover)
-        named = widened(remedies, noise * (1 - min(rank.asleep for rank in quiet.ranks)))
+        named = widened(remedies, others_made)
     else:
         remedies = advise(findings, handover=handover)
         doubted = doubt(findings, remedies, handover=handover, others=others)

@@ -772,23 +772,36 @@ def _own_threads(findings: TimeFindings) -> str:
     )
 
 
-def surely_loads(findings: TimeFindings, *, handover: Callable[[int], float | None]) -> bool:
-    """Whether loading limits the script, whatever else the machine does.
+_BY_ITSELF = frozenset({LOADER, "small kernels", "slow rank", "uneven batches"})
 
-    What a process sleeps while it loads others cannot lengthen by taking processors; they lengthen all other parts. So
-    it is sure where the sleep alone leads, in the whole run and in its halves.
+
+def made_by_others(findings: TimeFindings, *, handover: Callable[[int], float | None]) -> float | None:
+    """What others may have made of the best gain, where the limiter is the same whatever they do; None: not sure.
+
+    What the threads that train do by themselves is known without what they waited for a processor; others slow the rest
+    of it by half at most, through caches and units that they share. Exchanges, other ranks and a loader's workers are
+    waited for, and how long those wait for a processor is not seen. So it is sure where work of the first kind leads
+    by as much, in the whole run and in its halves.
 
     Args:
         findings: of an observed script
         handover: as for `advise`
     """
+    names, shares = set(), []
     for part in (findings, *findings.halves):
         if part.quiet is None:
-            return False
+            return None
         remedies = advise(part.quiet, handover=handover)
-        others = {remedy.limiter for remedy in remedies} - {LOADER} | {COMPUTE}
-        sleeps = min(rank.asleep for rank in part.quiet.ranks)
-        lead = min(sleeps, _best(remedies, LOADER)) - max(_best(remedies, other) for other in others)
-        if lead < _LEAST_QUEUED or remedies[0].gain_interval[0] <= 0:
-            return False
-    return True
+        limiter = name_limiter(remedies)
+        names.add(limiter)
+        gain = _best(remedies, limiter)
+        if limiter in ("slow rank", "uneven batches"):  # the longest work may be theirs, and no other
+            left = (1 - gain - _SHARED / (1 + _SHARED) / len(part.ranks)) * (1 + _SHARED)
+        else:
+            left = (1 - gain) / (1 - gain + gain / (1 + _SHARED))
+        shares.append(gain - (1 - left))
+        rivals = {one.limiter for one in remedies} - {limiter} | {COMPUTE}
+        if gain - shares[-1] - max(_best(remedies, rival) for rival in rivals) < LIMIT_GAIN:
+            return None
+    waits = bool((findings.facts["loader"] or {}).get("workers"))
+    return shares[0] if len(names) == 1 and names <= _BY_ITSELF - ({LOADER} if waits else set()) else None

@@ -11,7 +11,7 @@ the steps have a forward without gradients, it belongs to them (a teacher, a tar
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -164,8 +164,6 @@ class RankFindings:
         work_s: mean time of a step in which it is not blocked by others [s]
         busy_cores: processor time of the process per time of the step
         load_cpu: share of the waiting for data in which the process computed
-        asleep: share of the step in which it loads, and neither computes nor waits for a processor: others on the
-            machine make that no longer. 0 where workers load, whose computing is not seen [0..1]
     """
 
     rank: int
@@ -175,7 +173,6 @@ class RankFindings:
     work_s: float
     busy_cores: float
     load_cpu: float
-    asleep: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -272,6 +269,12 @@ def analyse_steps(
     """
     edges = list(pairwise((0, *ends) if ends else _edges(len(common))))
     times = [StepTimes(record, common, quiet=quiet) for record in job]
+    longest = max(float(time.cpu.mean()) for time in times)
+    if quiet and longest and (job[0].facts["model"] or {}).get("device") != "cuda":
+        # A processor's time is that of the work, whoever else runs; the longest work makes the step.
+        rate = float(np.mean([time.step for time in times])) / longest
+        for time in times:
+            time.work = time.cpu * rate
     exchange = np.min([time.ns["exposed"] for time in times], axis=0)
     collective = np.min([time.ns["collective"] for time in times], axis=0)
     parts = [time.parts(exchange, collective) for time in times]
@@ -308,12 +311,7 @@ def _rank(record: ProcessRecord, times: StepTimes, parts: Parts) -> RankFindings
         work_s=float(times.work.mean()) * 1e-9,
         busy_cores=float(times.cpu.sum() / times.step.sum()),
         load_cpu=float(times.ns["load_cpu"].sum() / load) if load else 0.0,
-        asleep=0.0 if (record.facts["loader"] or {}).get("workers") else _share(times.ns["load_asleep"], times.step),
     )
-
-
-def _share(part: Array, whole: Array) -> float:
-    return float(part.sum() / whole.sum()) if whole.sum() else 0.0
 
 
 def _edges(steps: int) -> Sequence[int]:
@@ -396,21 +394,22 @@ _MOST_HANDED_OVER = 2**28
 """Of a batch whose handover is measured; a larger one takes longer in proportion [bytes]."""
 
 
-def measure_handover(nbytes: int) -> float | None:
+def measure_handover(nbytes: int, *, busy: bool = False) -> float | None:
     """Time that a ready batch takes to arrive from a worker [s]; None where no worker can be had.
 
     Args:
         nbytes: of the batch [bytes]
+        busy: other programs run, which only lengthen it: the shortest time counts, in place of the median
     """
     measured = min(nbytes, _MOST_HANDED_OVER)
     try:
-        return _measured(measured) * nbytes / max(1, measured)
+        return _measured(measured, min if busy else median) * nbytes / max(1, measured)
     except (OSError, RuntimeError, ValueError):
         # No shared memory, no fork: the report is worth more than this figure.
         return None
 
 
-def _measured(nbytes: int) -> float:
+def _measured(nbytes: int, typical: Callable[[list[float]], float]) -> float:
     import torch
     from torch.utils.data import DataLoader, IterableDataset
 
@@ -428,7 +427,7 @@ def _measured(nbytes: int) -> float:
         start = time.perf_counter()
         float(next(iterator).sum())
         durations.append(time.perf_counter() - start)
-    whole = median(durations[5:])
+    whole = typical(durations[5:])
     batch = torch.ones(max(1, nbytes // 4))
     start = time.perf_counter()
     float(batch.sum())

@@ -36,8 +36,8 @@ def make_record(
     """A record.
 
     Args:
-        steps: one mapping a step, from kinds to time [ms] and from counts to numbers; what is left out is 0, but one
-            forward a step
+        steps: one mapping a step, from kinds to time [ms] and from counts to numbers, "cpu" of the process [ms];
+            what is left out is 0, but one forward a step, and a processor for all of it
         rank: in the group
         world: ranks of the group
         again: the model timed again
@@ -47,7 +47,7 @@ def make_record(
     for number, step in enumerate(steps):
         times = [round(1e6 * step.get(kind, 0)) for kind in KINDS]
         end += sum(times)
-        cpu += sum(times)
+        cpu += round(1e6 * step["cpu"]) if "cpu" in step else sum(times)
         rows.append([number, end, cpu, *times, *(round(step.get(name, name == "forwards")) for name in COUNTS)])
     plain = {
         "schema_version": 1,
