@@ -67,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 class TestShow:
     def test_a_run(self, folder: Path) -> None:
-        code, said = run("checkpoint", "show", folder / "run")
+        code, said = run("catalog", "checkpoint", folder / "run")
         assert code == 0
         assert "step 4, after 0 epochs" in said
         assert "job small, global batch 5, seed 0, fp32" in said
@@ -76,7 +76,7 @@ class TestShow:
 
     def test_figures_are_those_of_the_model(self, folder: Path) -> None:
         """16 + 8 + 8 + 1 + 5 elements: two layers, batch norm with its running figures and its count."""
-        code, said = run("checkpoint", "show", folder / "run" / "checkpoints" / "step-00000002", "--json")
+        code, said = run("catalog", "checkpoint", folder / "run" / "checkpoints" / "step-00000002", "--json")
         found = json.loads(said)
         assert code == 0
         assert (found["checkpoint"]["step"], found["checkpoint"]["strategy"], found["others"]) == (2, "one device", [])
@@ -87,44 +87,44 @@ class TestShow:
         assert found["weights"]["dtypes"] == {"float32": 8, "int64": 1}
 
     def test_what_is_nothing(self, tmp_path: Path) -> None:
-        assert run("checkpoint", "show", tmp_path / "none")[0] == 2
-        assert run("checkpoint", "show", tmp_path)[0] == 2
+        assert run("catalog", "checkpoint", tmp_path / "none")[0] == 2
+        assert run("catalog", "checkpoint", tmp_path)[0] == 2
 
 
 class TestVerify:
     def test_a_damaged_one_is_named(self, folder: Path, tmp_path: Path) -> None:
         run_dir = Path(shutil.copytree(folder / "run", tmp_path / "run"))
-        assert run("checkpoint", "verify", run_dir)[0] == 0
+        assert run("catalog", "checkpoint", "--verify", run_dir)[0] == 0
         path = run_dir / "checkpoints" / "step-00000004" / "rank0.safetensors"
         content = bytearray(path.read_bytes())
         content[-3] ^= 8
         path.write_bytes(content)
-        code, said = run("checkpoint", "verify", run_dir)
+        code, said = run("catalog", "checkpoint", "--verify", run_dir)
         assert code == 6
         assert "step-00000004: rank0.safetensors: bytes" in said
         assert "step-00000002: as it was written" in said
-        assert run("checkpoint", "verify", path.parent)[0] == 6
-        code, said = run("checkpoint", "verify", run_dir, "--json")
+        assert run("catalog", "checkpoint", "--verify", path.parent)[0] == 6
+        code, said = run("catalog", "checkpoint", "--verify", run_dir, "--json")
         rows = json.loads(said)["checkpoints"]
         assert [(row["step"], bool(row["faults"])) for row in rows] == [(4, True), (2, False)]
 
     def test_weights_of_others(self, folder: Path) -> None:
-        assert "it has no checksums" in run("checkpoint", "verify", folder / "expected.safetensors")[1]
+        assert "it has no checksums" in run("catalog", "checkpoint", "--verify", folder / "expected.safetensors")[1]
 
 
 def test_export_writes_what_was_trained(folder: Path, tmp_path: Path) -> None:
     expected = load_file(folder / "expected.safetensors")
-    code, said = run("checkpoint", "export", folder / "run", "-o", tmp_path / "m.pt", "--with-optimizer", "--json")
+    code, said = run("export", folder / "run", "-o", tmp_path / "m.pt", "--with-optimizer", "--json")
     assert code == 0
     assert json.loads(said)["optimizer"] is True
     found = torch.load(tmp_path / "m.pt", weights_only=True)
     assert all(torch.equal(found["model"][name], one) for name, one in expected.items())
-    code, said = run("checkpoint", "export", folder / "run", "-o", tmp_path / "m.pt")
+    code, said = run("export", folder / "run", "-o", tmp_path / "m.pt")
     assert (code, "not written over" in said) == (2, True)
-    code, said = run("checkpoint", "export", tmp_path / "m.pt", "-o", tmp_path / "hf", "--to", "huggingface")
+    code, said = run("export", tmp_path / "m.pt", "-o", tmp_path / "hf", "--to", "huggingface")
     assert (code, "--trust-pickle" in said) == (2, True)
     options = ("--to", "huggingface", "--shard-size", "64 B", "--trust-pickle")
-    code, said = run("checkpoint", "export", tmp_path / "m.pt", "-o", tmp_path / "hf", *options)
+    code, said = run("export", tmp_path / "m.pt", "-o", tmp_path / "hf", *options)
     assert code == 0
     files = {one.name for one in (tmp_path / "hf").glob("*.safetensors")}
     loaded = {name: one for file in files for name, one in load_file(tmp_path / "hf" / file).items()}
@@ -140,7 +140,7 @@ def test_a_signal_leaves_nothing(to: str, tmp_path: Path) -> None:
     save_file({f"w{number}": torch.zeros(2**24) for number in range(8)}, tmp_path / "m.safetensors")
     folder = tmp_path / "out"
     folder.mkdir()
-    words = ("checkpoint", "export", str(tmp_path / "m.safetensors"), "-o", str(folder / "target"), "--to", to)
+    words = ("export", str(tmp_path / "m.safetensors"), "-o", str(folder / "target"), "--to", to)
     process = subprocess.Popen([sys.executable, "-m", "trimaran", *words], stderr=subprocess.PIPE, text=True)
     while not any(folder.iterdir()) and process.poll() is None:
         time.sleep(0.001)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 ANSWERED = {
     "--help": "Usage: trimaran COMMAND",
     "plan --help": "Usage: trimaran plan JOB",
-    "clusters": "dgx-h100",
+    "catalog machines": "dgx-h100",
     "memory resnet18 --device titan-x --batch 64": "resnet18 with batch 64 fits",
     "scale resnet50 --cluster dgx-a100:4 --devices 8..32": "resnet50: ",
     "plan llama2:7b --cluster dgx-h100:2 --devices 16 --batch 64 --output plan.json": "llama2:7b on 16 devices: ",
@@ -34,7 +34,7 @@ REFUSED = {
     "plan digits --devices 2": "starting ranks",
     "train digits --devices 2": "training",
     "observe -- python train.py": "observing a script",
-    "emulate digits --devices 2 --link 1Gb/s": "emulating a plan",
+    "train --emulate digits --devices 2 --link 1Gb/s": "emulating a plan",
     "rehearse --world 2 --cluster dgx-h100:1 -- train.py": "rehearsing a script",
 }
 """Commands, with what they say to need Linux."""

@@ -193,7 +193,7 @@ def test_a_script_that_never_ends_is_ended_with_observe(
         assert not Path(f"/proc/{script}").exists()
 
 
-@pytest.mark.parametrize(("words", "code"), [(["jobs"], 4), (["plan", "no-such-job"], 2)])
+@pytest.mark.parametrize(("words", "code"), [(["catalog", "jobs"], 4), (["plan", "no-such-job"], 2)])
 def test_a_stream_that_cannot_be_written_keeps_the_exit_code(words: list[str], code: int) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([sys.executable, "-m", "trimaran", *words], stdout=full, stderr=full, check=False)
@@ -216,7 +216,7 @@ class Finder:
 sys.modules.pop({name!r}, None)
 sys.meta_path.insert(0, Finder())
 from trimaran.__main__ import main
-sys.argv = ["trimaran", "jobs"]
+sys.argv = ["trimaran", "catalog", "jobs"]
 main()
 """
 

@@ -28,12 +28,15 @@ def test_the_options_of_documented_commands_exist() -> None:
     from typer.main import get_command
 
     from trimaran.cli import app
+    from trimaran.cli.forms import FORMS
 
     commands = get_command(app).commands
     # A group of commands, such as `checkpoint`, has them under both names.
     groups = {name: found.commands for name, found in commands.items() if hasattr(found, "commands")}
     commands |= {f"{name} {inner}": one for name, found in groups.items() for inner, one in found.items()}
     options = {name: {text for one in found.params for text in one.opts} for name, found in commands.items()}
+    for name, form in FORMS.items():
+        options.setdefault(form.command, set()).update(options.get(name, ()), {form.flag} - {""})
     seen, unknown = 0, []
     for page in sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))):
         for first, words in re.findall(r"(?m)(?:^|[`\s])trimaran ([a-z-]+)([^`#|\n]*)", page.read_text()):

@@ -68,6 +68,9 @@ def test_a_version_is_made_ready_and_nothing_is_tagged(copy: Path) -> None:
 
 
 def test_what_is_not_ready_is_refused_and_nothing_is_written(copy: Path) -> None:
+    for change in (copy / "changes").glob("[!R]*.md"):
+        git(copy, "rm", "--quiet", str(change))
+    git(copy, "commit", "--quiet", "--allow-empty", "--message", "nothing new")
     assert "not MAJOR.MINOR.PATCH" in release(copy, "0.2").stderr
     assert "no section 0.2.0" in release(copy, "0.2.0").stderr
     git(copy, "tag", "v0.10.0")

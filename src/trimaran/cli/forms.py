@@ -8,7 +8,6 @@ one release, and say how to ask from now on.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from shutil import which
 
 from trimaran.base.errors import TrimaranError
@@ -87,7 +86,7 @@ FORMS = {
         command="export",
         usage="CHECKPOINT",
         text="Write weights in a format of others.",
-        is_meant=lambda subject: not subject.endswith(".json") and (subject.endswith("/") or Path(subject).exists()),
+        is_meant=lambda subject: not subject.endswith(".json"),
     ),
     "converge": CommandForm(
         command="crossover",
