@@ -96,6 +96,12 @@ def _read_plan(path: Path) -> object:
     return format_plan(read_plan(path))
 
 
+def _read_measured(path: Path) -> object:
+    from trimaran.planning.measured_jobs import read_measured
+
+    return read_measured(str(path))
+
+
 def _read_factors(path: Path) -> None:
     from trimaran.rehearsal.prices import read_calibration
 
@@ -686,6 +692,17 @@ READERS: Mapping[str, Reader] = {
         ],
         read=_read_factors,
     ),
+    "trainer's log": Reader(
+        modules=("trimaran/planning/measured_jobs.py",),
+        file_name="train.log",
+        form="text",
+        seeds=lambda: [
+            b" elapsed time per iteration (ms): 2,210.4 | global batch size:  512 |\n max reserved: 61,234\n",
+            b"step: 10  loss: 7.1  memory: 41.20GiB(52.1%)  tps: 5,310\nstep: 20  memory: 41.20GiB  tps: 5,300\n",
+            b"Step 3 | Time: 4.11s | Peak Mem.: 60.1/79.2 GiB\niter 10: loss 2.31, time 102.5ms\n",
+        ],
+        read=_read_measured,
+    ),
     "program text": Reader(
         modules=("trimaran/program/text.py",),
         file_name="program.txt",
@@ -933,6 +950,7 @@ READERS: Mapping[str, Reader] = {
 
 INTERNAL: Mapping[str, str] = {
     "trimaran/__main__.py": "the null device, in the place of a stream that is closed",
+    "trimaran/cli/forms.py": "looks whether a file is a graph; its readers are on the list",
     "trimaran/cli/output.py": "the null device, to write to",
     "trimaran/jobs/builtin.py": "images of scikit-learn's package, and their order in this one",
     "trimaran/features/rehearse/runs.py": "what the ranks of this rehearsal wrote",

@@ -79,7 +79,7 @@ def test_chunks_are_searched_as_far_as_they_divide_and_special_kinds_only_where_
     deep = replace(SHAPE, layers=48)
     problem = transformer_problem(deep, find_machine("dgx-h100:2"), batch=64)
     every = [one for group in groups(problem, Counter()) for one in members(problem, group)]
-    assert {12, 24} <= {one.chunks for one in every}
+    assert max(one.chunks for one in every) == 12  # 24 divide too: no public run has as many
     assert {one.schedule for one in every} == {"1f1b", "interleaved"}
     assert not any(one.offload for one in every)
     allowed = replace(problem, pins=Pins(special=("dualpipe", "optimizer-offload")))

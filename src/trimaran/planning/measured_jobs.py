@@ -14,7 +14,6 @@ Source of the forms of logs: NVIDIA/Megatron-LM, megatron/training (`training_lo
 pytorch/torchtitan, torchtitan/components/metrics.py; PrimeIntellect-ai/prime-rl, trainers; karpathy/nanoGPT, train.py.
 """
 
-import json
 import re
 import statistics
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from trimaran.base.decoding import decode_object
 from trimaran.base.errors import InputError
 from trimaran.base.files import read_bytes, read_text
 from trimaran.base.units import format_bytes, format_seconds, parse_bytes, parse_seconds, whole_number
@@ -71,7 +71,7 @@ class _LogForm:
 
 
 def _form(pattern: str, field: Literal["step_s", "token_rate", "memory_bytes", "batch"], unit: float = 1.0) -> _LogForm:
-    return _LogForm(re.compile(pattern.replace("#", r"([\d,]+(?:\.\d+)?)")), field, unit)
+    return _LogForm(re.compile(pattern.replace("#", r"(\d[\d,]{0,15}(?:\.\d{1,15})?)")), field, unit)
 
 
 _LOG_FORMS = (
@@ -173,11 +173,7 @@ def _of_file(text: str, path: Path) -> MeasuredJob:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(read_bytes(path, most_bytes=_MOST_BYTES))
-    except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {}
+    return decode_object(read_bytes(path, most_bytes=_MOST_BYTES), source=str(path))
 
 
 def _of_run(text: str, path: Path) -> MeasuredJob:
@@ -188,12 +184,13 @@ def _of_run(text: str, path: Path) -> MeasuredJob:
             f"--measured {path}: no run is in it: none of its folders has a run.json", code="measured.no-run"
         )
     about, report = _document(runs[-1] / "run.json"), _document(runs[-1] / "report.json")
-    step_s = report.get("measured", {}).get("step_time_s")
-    if step_s is None:
+    measured = report.get("measured")
+    step_s = measured.get("step_time_s") if isinstance(measured, dict) else None
+    if not isinstance(step_s, int | float) or not step_s > 0:
         raise InputError(
             f"--measured {runs[-1]}: its report.json has no measured step", code="measured.run-without-step"
         )
-    return MeasuredJob(text=text, kind="step", strategy=about.get("strategy", ""), step_s=float(step_s))
+    return MeasuredJob(text=text, kind="step", strategy=str(about.get("strategy", "")), step_s=float(step_s))
 
 
 def _of_log(text: str, log: str) -> MeasuredJob:
