@@ -214,10 +214,10 @@ def test_a_profile_of_one_gpu_corrects_steps_of_many(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({"world": 8, "kineto": "trace.json"}, "rehearse.profile-of-many"),
-        ({"world": 1, "kineto": "trace.json", "calibration": "one.json"}, "rehearse.two-corrections"),
-        ({"world": 8, "calibration": "one.json"}, "rehearse.other-device"),
-        ({"world": 8, "calibration": "none.json"}, "rehearse.no-calibration"),
+        ({"world": 8, "measured": "trace.json"}, "rehearse.profile-of-many"),
+        ({"world": 1, "measured": "trace.json,one.json"}, "measured.several-files"),
+        ({"world": 8, "measured": "one.json"}, "rehearse.other-device"),
+        ({"world": 8, "measured": "none.json"}, "rehearse.no-calibration"),
     ],
 )
 def test_a_correction_that_says_nothing_of_the_step_is_refused(

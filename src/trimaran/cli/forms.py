@@ -86,7 +86,7 @@ FORMS = {
         command="export",
         usage="CHECKPOINT",
         text="Write weights in a format of others.",
-        is_meant=lambda subject: not subject.endswith(".json"),
+        is_meant=lambda subject: not subject.endswith(".json") and not _is_job(subject),
     ),
     "converge": CommandForm(
         command="crossover",

@@ -200,7 +200,10 @@ def _unknown(reference: str) -> str:
         return f'unknown job "{reference}"{meant}'
     hint = did_you_mean(reference.lower(), [*BUILT_IN, *NETWORKS]) or "."
     if reference.endswith(".py"):
-        hint = f'; name the function that makes the job too, as in "{reference}:make_job".'
+        hint = (
+            f'; name the function that makes the job too, as in "{reference}:make_job", or ask of the script as it is: '
+            f"`trimaran observe {reference}`."
+        )
     return (
         f'unknown job "{reference}"{hint} A job is one of {", ".join(BUILT_IN)}, a network such as vgg16 '
         '(`trimaran catalog jobs` lists them), "file.py:factory", where factory() returns a trimaran.Job, or a Hugging '

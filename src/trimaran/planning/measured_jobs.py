@@ -169,7 +169,7 @@ def _of_file(text: str, path: Path) -> MeasuredJob:
     names = _document(path).keys() if path.stat().st_size < _MOST_BYTES else {"traceEvents"}
     if "traceEvents" in names:
         return MeasuredJob(text=text, kind="profile", file=path)
-    return MeasuredJob(text=text, kind="factors" if "verdict" in names else "calibration", file=path)
+    return MeasuredJob(text=text, kind="factors" if {"verdict", "calibration"} & names else "calibration", file=path)
 
 
 def _document(path: Path) -> dict[str, Any]:

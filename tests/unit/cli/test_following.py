@@ -109,7 +109,7 @@ def test_a_long_command_goes_on_in_lines_that_a_shell_joins(words: list[str]) ->
     ("command", "said"),
     [
         ("check lenet --cluster dgx1-v100", "--cluster"),
-        ("jobs lenet", "lenet"),
+        ("catalog jobs lenet", "lenet"),
         ("plan", "JOB"),
         ("plann lenet", "Did you mean 'plan'"),
         ("explain lenet --why pp", "--why-not"),
@@ -120,8 +120,7 @@ def test_a_long_command_goes_on_in_lines_that_a_shell_joins(words: list[str]) ->
         ("plan lenet --dp 2 --dp 4", "--dp is given more than once"),
         ("plan lenet dp2", '--strategy "dp2"'),
         ("train lenet pp2 m4", '--strategy "pp2 m4"'),
-        ("price gpt2 dp2 --cluster dgx-a100", '--strategy "dp2"'),
-        ("price gpt2 two --cluster dgx-a100", "extra argument"),
+        ("plan gpt2 two --cluster dgx-a100", "extra argument"),
     ],
 )
 def test_what_is_mistyped_is_said_in_two_lines_with_the_page_that_helps(command: str, said: str) -> None:

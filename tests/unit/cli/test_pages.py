@@ -24,6 +24,7 @@ from tests.tables import assert_whole
 from typer.testing import CliRunner
 
 from trimaran.cli import app
+from trimaran.cli.forms import STUDIES
 from trimaran.cli.help import GROUPS
 from trimaran.report.page.terminal import SCREEN
 from trimaran.report.tables import frame_table
@@ -42,36 +43,34 @@ QUICK = (
     "memory lenet --device titan-x --batch 64 --no-largest-batch --chart --storages",
     "scale lenet --cluster dgx1-v100 --devices 1,8 --sync kvstore,nccl",
     "scale lenet --cluster dgx1-v100 --devices 8 --local-batch 1048576",
-    "price llama2:7b --cluster dgx-h100 --strategy tp8 --batch 8",
+    "plan llama2:7b --cluster dgx-h100 --strategies tp8 --batch 8",
     "crossover lenet --cluster dgx1-v100 --devices 8 --widths 2",
-    "clusters",
-    "clusters --devices",
-    "clusters dgx1-v100:4@ethernet-25g",
-    "jobs",
-    "curve --list",
-    "curve retinanet --at 2048,8192",
+    "catalog machines",
+    "catalog machines --devices",
+    "catalog machines dgx1-v100:4@ethernet-25g",
+    "catalog jobs",
+    "catalog curve --list",
+    "catalog curve retinanet --at 2048,8192",
     "doctor",
     "reproduce specification --rows A8,C1",
 )
 SWEEP = (
     "plan inception-v3 --cluster dgx1-v100:4 --objective time --curve inception-v3-hybrid --batches 512,1024",
     "train digits --epochs 1 --devices 1",
-    "emulate lenet --devices 2 --steps 3 --link 1Gb/s",
-    "profile digits --devices 1",
-    "profile digits --stalls --steps 3 --devices 1",
-    "calibrate --devices 1 --repeats 2",
-    "converge digits --batches 32,64 --max-epochs 1 --repeats 1 --target 0.3",
+    "train --emulate lenet --devices 2 --steps 3 --link 1Gb/s",
+    "observe digits --devices 1",
+    "observe digits --stalls --steps 3 --devices 1",
+    "doctor --measure --devices 1 --repeats 2",
+    "crossover --measure digits --batches 32,64 --max-epochs 1 --repeats 1 --target 0.3",
     "reproduce vdnn --networks alexnet",
 )
 
 OWN_TESTS = {
-    "place": "tests/commands/test_place.py",
     "export": "the file itself, or a line where it is",
     "rehearse": "tests/unit/rehearsal/test_page.py",
     "verify": "tests/rehearsal/test_verify.py",
     "observe": "tests/commands/test_observe.py",
     "report": "a file of HTML",
-    "checkpoint": "lines without tables: tests/commands/test_checkpoint_command.py",
 }
 """Commands that no line above runs, with where their pages are looked at, or why they have none."""
 
@@ -141,7 +140,7 @@ def check(command: str, page: str, tables: list[rich.table.Table]) -> None:
     assert not unexplained(page, tables)
     if not command.startswith(tuple(NO_NEXT)):
         last = page.rpartition("\nNext")[2]
-        assert re.match(r"(, [^:]*)?: trimaran \w+", last), lines[-3:]
+        assert re.match(r"(, [^:]*)?: (trimaran|python -m trimaran_studies) \w+", last), lines[-3:]
         assert last.count("\n") <= 5, "something stands after the next command"
 
 
@@ -181,10 +180,11 @@ def test_a_page_that_takes_measurements_has_them_too(
 
 def test_every_command_is_looked_at() -> None:
     known = {name for group in GROUPS.values() for name in group}
-    assert known == {command.split()[0] for command in (*QUICK, *SWEEP, *PUBLISHED)} | set(OWN_TESTS)
+    asked = {command.split()[0] for command in (*QUICK, *SWEEP, *PUBLISHED)}
+    assert known == asked - {"simulate", *STUDIES} | set(OWN_TESTS)
 
 
-@pytest.mark.parametrize("command", [QUICK[0], QUICK[1], QUICK[4], "curve retinanet", "jobs"])
+@pytest.mark.parametrize("command", [QUICK[0], QUICK[1], QUICK[4], "catalog curve retinanet", "catalog jobs"])
 def test_quiet_prints_the_verdict_and_verbose_no_less_than_usual(command: str) -> None:
     page, quiet, verbose = (printed(f"{command}{more}") for more in ("", " --quiet", " --verbose"))
     assert quiet.rstrip() == page.partition("\n\n")[0].rstrip()
@@ -215,19 +215,18 @@ def test_verbose_lists_what_a_plan_counts() -> None:
         ("memory lenet --device titan-x --budget lots", "lots"),
         ("scale lenet --cluster dgx1-v100 --devices many", "many"),
         ("scale lenet --cluster dgx1-v100 --sync pigeon", "pigeon"),
-        ("price llama2:7b --cluster dgx-h100 --strategy up8", "up8"),
-        ("price lenet --cluster dgx-h100 --strategy tp8", "lenet"),
+        ("plan llama2:7b --cluster dgx-h100 --strategies up8", "up8"),
+        ("plan lenet --cluster dgx-h100 --strategies tp8", "lenet"),
         ("crossover lenet --cluster dgx1-v100 --curve nosuch", "nosuch"),
-        ("curve nosuch", "nosuch"),
+        ("catalog curve nosuch", "nosuch"),
         ("export lenet --to accelerate", "trimaran plan"),
         ("observe", "trimaran observe --"),
         ("observe nosuch.py", "nosuch.py"),
         ("rehearse", "trimaran rehearse"),
         ("verify", "trimaran verify"),
-        ("place nosuch.json", "nosuch.json"),
-        ("checkpoint show nosuch", "nosuch"),
-        ("emulate lenet", "--devices"),
-        ("reproduce nosuch", "nosuch"),
+        ("plan nosuch.json", "nosuch.json"),
+        ("catalog checkpoint nosuch", "nosuch"),
+        ("train --emulate lenet", "--devices"),
     ],
 )
 def test_nonsense_is_answered_by_what_is_wrong_and_what_to_do(command: str, said: str) -> None:
@@ -247,7 +246,7 @@ def test_a_price_that_may_not_fit_is_said_in_a_sentence() -> None:
     assert "; it may not fit: 76.9 GiB (74.6 GiB to 79.3 GiB) of 79.1 GiB " in shown
 
 
-SCREENS = ("jobs", "clusters dgx-1", "plan --help", "curve resnet50")
+SCREENS = ("catalog jobs", "catalog machines dgx-1", "plan --help", "catalog curve resnet50")
 
 
 def letters(page: str) -> list[str]:
@@ -272,7 +271,8 @@ def test_a_page_is_whole_on_a_screen_of_whatever_size(command: str, columns: str
 
 
 def test_a_narrow_page_says_what_a_wide_one_says() -> None:
-    assert letters(on_screen("jobs", "0")) == letters(on_screen("jobs", "1")) == letters(on_screen("jobs", "200"))
+    narrow, usual, wide = (letters(on_screen("catalog jobs", width)) for width in ("0", "1", "200"))
+    assert narrow == usual == wide
 
 
 @pytest.mark.parametrize("size", [(0, 0), (1, 1), (24, 0)])
@@ -280,7 +280,7 @@ def test_a_page_is_whole_in_a_terminal_that_tells_no_size(size: tuple[int, int])
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    words = [sys.executable, "-m", "trimaran", "clusters", "dgx-1"]
+    words = [sys.executable, "-m", "trimaran", "catalog", "machines", "dgx-1"]
     with subprocess.Popen(words, stdout=theirs, env=variables | {"NO_COLOR": "1", "TERM": "xterm"}) as process:
         os.close(theirs)
         page = b""
@@ -291,4 +291,4 @@ def test_a_page_is_whole_in_a_terminal_that_tells_no_size(size: tuple[int, int])
     os.close(ours)
     assert process.returncode == 0
     plain = re.sub("\x1b\\[[0-9;]*m", "", page.decode())
-    assert letters(plain) == letters(on_screen("clusters dgx-1", "80"))
+    assert letters(plain) == letters(on_screen("catalog machines dgx-1", "80"))
