@@ -268,8 +268,8 @@ def check_traced(software: Software) -> Software:
     """
     if software.framework not in FRAMEWORKS:
         raise InputError(
-            f"--software {software.text}: it has figures of decoders by their shape, which `trimaran plan` and "
-            f"`trimaran plan` take; kernels of a traced network are known of {', '.join(FRAMEWORKS)}, or trimaran",
+            f"--software {software.text}: it has figures of decoders by their shape, which `trimaran plan` "
+            f"takes; kernels of a traced network are known of {', '.join(FRAMEWORKS)}, or trimaran",
             code="software.not-of-kernels",
             software=software.text,
         )

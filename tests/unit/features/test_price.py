@@ -35,13 +35,14 @@ def pricing(job: str = "llama2:7b", cluster: str = "dgx-h100:2", **asked: object
 
 
 def test_the_price_of_a_strategy_is_that_of_the_plan() -> None:
-    planned = make_plan("llama2:7b", parse_request(cluster="dgx-h100:2", batch=48))
+    # All of a card: the plan would leave a part of it, and take smaller states for that.
+    planned = make_plan("llama2:7b", parse_request(cluster="dgx-h100:2", batch=48, reserve="0%"))
     evidence = planned.evidence
     assert isinstance(evidence, Modelled)
     rows = [*evidence.search.candidates, *evidence.search.references]
     assert len(rows) > 3
     for row in rows:
-        priced = pricing().price(Setting(strategy=row.name))
+        priced = pricing(reserve="0%").price(Setting(strategy=row.name))
         assert priced.candidate == row
         assert priced.problem.batch == 48
 

@@ -38,7 +38,7 @@ def test_no_two_devices_share_a_name() -> None:
 
 
 def test_a_near_miss_is_suggested_and_where_the_rest_is_listed() -> None:
-    with raises("device.unknown", match='"titan-y".*"titan-x".*clusters --devices') as caught:
+    with raises("device.unknown", match='"titan-y".*"titan-x".*catalog machines --devices') as caught:
         find_device("titan-y")
     assert caught.value.figures["device"] == "titan-y"
 
