@@ -33,6 +33,7 @@ from trimaran.planning.refusals import ways
 from trimaran.planning.requests import NO_TARGET, PlanRequest
 from trimaran.planning.target import Cell, check_price
 from trimaran.pricing.analytical.fits_device import DeviceFit, Verdict, judge_fit
+from trimaran.pricing.analytical.programs import SEQUENCE_PARALLEL
 from trimaran.program.strategy import read_strategy
 
 
@@ -210,6 +211,7 @@ class Pricing:
             found.strategy,
             gradients=found.strategy.gradients or pins.gradients,
             optimizer_state=found.strategy.optimizer_state or pins.optimizer_state,
+            sequence_parallel=found.strategy.sequence_parallel and problem.program.year >= SEQUENCE_PARALLEL,
         )
         check_framework(problem.framework, zero=strategy.zero, some_layers=strategy.recompute_layers is not None)
         fit = judge_fit(

@@ -70,8 +70,8 @@ BY_SHAPE = "plan takes this decoder's from its shape, with Megatron's fused kern
 """Said of figures by other software where `planned_by_shape` finds a shape."""
 
 LEFT_FREE = 0.05
-"""Of a device's memory: a plan leaves it unless a strategy, --memory or --reserve is given: people run below 95 %, as
-an allocator close to the end gives back and asks anew."""
+"""Of a device's memory: a plan leaves it unless a strategy, --memory or --reserve is given, or only more fits: people
+run below 95 %, as an allocator close to the end gives back and asks anew."""
 
 COUNTS = 4
 """Counts of devices that are compared: all, half, a quarter, an eighth."""
@@ -321,8 +321,7 @@ class Analytical(CatalogBackend):
         """
         self._progress("searching", 0, 0)
         cell = Cell(batch=self.batch, devices=self.devices)
-        problem = self.problem(cell, self.request.time_limit_s, leaves_free=True)
-        found = search_degrees(problem)
+        problem, found = self._search(cell, self.request.time_limit_s)
         nearby = () if self.request.pins.microbatches else nearby_batches(problem, found.chosen)
         return self._planned(problem, found, nearby)
 
@@ -350,13 +349,12 @@ class Analytical(CatalogBackend):
 
         def plan_cell(cell: Cell) -> Iterator[Contender]:
             try:
-                problem = self.problem(cell, each_s, leaves_free=True)
+                searches[cell] = self._search(cell, each_s)
             except InputError as error:
                 if not self.request.pins.strategy:
                     raise
                 # Of a strategy that is named: at other batches, or on more devices, it may be built.
                 raise InfeasibleError(error.message, code=error.code) from error
-            searches[cell] = problem, search_degrees(problem)
             for one in of_interest(*searches[cell]):
                 if cell_of.setdefault((cell.batch, one.strategy), cell) is cell:
                     yield contender_of(one, cell.batch)
@@ -370,6 +368,17 @@ class Analytical(CatalogBackend):
 
         found = compare_each(cells, plan_cell, plan_chosen)
         return dataclasses.replace(found, is_complete=all(one.is_complete for _, one in searches.values()))
+
+    def _search(self, cell: Cell, time_limit_s: float | None) -> tuple[AnalyticalProblem, Search[AnalyticalCandidate]]:
+        """The best degrees that leave a part of a device free; where nothing does, those that fit."""
+        problem = self.problem(cell, time_limit_s, leaves_free=True)
+        try:
+            return problem, search_degrees(problem)
+        except InfeasibleError:
+            whole = self.problem(cell, time_limit_s)
+            if whole.memory_limit == problem.memory_limit:
+                raise
+            return whole, search_degrees(whole)
 
     def problem(self, cell: Cell, time_limit_s: float | None, *, leaves_free: bool = False) -> AnalyticalProblem:
         """The problem at a batch on some devices.

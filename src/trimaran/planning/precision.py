@@ -41,8 +41,8 @@ products are taken to reach the same share of the peak there."""
 _CHANGE = "--precision changes it"
 
 _IN_8_BITS = (
-    "; fp8 is known of decoders by their shape, as `trimaran plan` takes them without --software pytorch and options of "
-    "loading such as --loader"
+    "; fp8 is known of decoders by their shape, as `trimaran plan` takes them without --software pytorch and options "
+    "of loading such as --loader"
 )
 
 

@@ -83,7 +83,7 @@ def test_the_simplest_is_the_simplest_of_those_that_may_be_as_fast(case: tuple[s
 
 
 def test_types_below_fp32_come_with_the_price_of_fp32() -> None:
-    asked = {"cluster": "dgx-h100", "batch": 64, "devices": 8}
+    asked = {"cluster": "dgx-h100", "batch": 64, "devices": 8, "memory": "79.1GiB"}
     found = planned("llama3:8b", **asked)
     document = plan_document(found)
     assert {one["what"]: one["value"] for one in document["assumed"]}["optimizer-state"] == "remainders"

@@ -30,7 +30,7 @@ def test_types_that_are_asked_for_are_those_of_the_plan() -> None:
     strategy = found.chosen.strategy
     assert (strategy.gradients, strategy.optimizer_state) == ("bf16", "bf16-moments")
     assert strategy.name.endswith("bf16-gradients bf16-moments")
-    assert any("2 of its gradient and 8 of the optimizer" in note for note in found.notes)
+    assert any("2 of its gradient and 8 of Adam" in note for note in found.notes)
     assert found.request.pins.names == ("--gradients bf16", "--optimizer-state bf16-moments", "--dp 128")
 
 

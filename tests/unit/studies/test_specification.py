@@ -2,13 +2,15 @@
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from tests.raising import raises
-from typer.core import TyperGroup
 from typer.main import get_command
 
 from trimaran.cli import app
+from trimaran_studies.cli import app as studies
 from trimaran_studies.specification.page import COMMAND as PAGE
 from trimaran_studies.specification.page import judge, lines_of, requirements, write_page
 from trimaran_studies.specification.requirements import (
@@ -114,13 +116,15 @@ def test_a_page_counts_its_rows() -> None:
 
 
 def test_commands_of_users_are_read_by_the_program() -> None:
-    program = get_command(app)
-    assert isinstance(program, TyperGroup)
-    asked = [row.command for row in requirements() if row.command.startswith("trimaran ")]
+    ours, theirs = "trimaran ", "python -m trimaran_studies "
+    asked = [row.command for row in requirements() if row.command.startswith((ours, theirs))]
     assert len(asked) > 20
     for text in (*asked, PAGE, SURVEY):
-        name, *arguments = shlex.split(text)[1:]
-        program.commands[name].make_context(name, arguments)
+        group: Any = get_command(studies if text.startswith(theirs) else app)
+        words = shlex.split(text.removeprefix(theirs).removeprefix(ours))
+        while hasattr(group, "resolve_command"):
+            name, group, words = group.resolve_command(typer.Context(group), words)
+        group.make_context(name, words)
 
 
 def test_commands_of_a_checkout_are_there() -> None:
@@ -128,7 +132,7 @@ def test_commands_of_a_checkout_are_there() -> None:
         name, *arguments = shlex.split(row.command)
         if name == "scripts/bench":
             assert (ROOT / "benchmarks" / arguments[0] / "run.py").is_file(), row.id
-        elif name != "trimaran":
+        elif name != "trimaran" and arguments[:2] != ["-m", "trimaran_studies"]:
             assert name in ("scripts/pytest", "python"), row.id
             files = [argument for argument in arguments if "/" in argument]
             assert files, row.id

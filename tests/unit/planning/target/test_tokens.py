@@ -85,7 +85,7 @@ def test_only_spare_nodes_that_were_asked_for_are_paid(spares: str | None, held:
 
 @pytest.mark.parametrize(
     ("counts", "asked", "cheapest"),
-    [((8, 64), {}, 8), ((8, 64), {"spares": "8"}, 64), ((8, 16, 64), {"spares": "0"}, 8)],
+    [((8, 64), {}, 8), ((8, 64), {"spares": "8"}, 64), ((8, 16, 64), {"spares": "0"}, 16)],
 )
 def test_spare_nodes_that_nobody_asked_for_decide_nothing(
     counts: tuple[int, ...], asked: dict[str, str], cheapest: int
