@@ -28,7 +28,7 @@ from trimaran.base.units import format_bytes, format_seconds, parse_bytes, parse
 from trimaran.planner.analytical.candidates import AnalyticalModel, AnalyticalProblem
 from trimaran.pricing.analytical.fits_device import MemoryKind, measured_share, memory_of_kind
 from trimaran.pricing.analytical.memory import largest_rank
-from trimaran.pricing.kernels.corrections import read_kineto
+from trimaran.pricing.kernels.corrections import MOST_PROFILE_BYTES, read_kineto
 from trimaran.program.strategy import Strategy
 
 _MOST_BYTES = 64 * 2**20
@@ -161,12 +161,13 @@ def _with(found: MeasuredJob, part: str) -> MeasuredJob:
 def _of_file(text: str, path: Path) -> MeasuredJob:
     if path.is_dir():
         return _of_run(text, path)
-    begin = read_bytes(path, most_bytes=2**40)[:4096] if path.stat().st_size < _MOST_BYTES else b"{"
+    content = read_bytes(path, most_bytes=MOST_PROFILE_BYTES)
+    begin = content[:4096]
     if begin[:2] == b"\x1f\x8b" or b'"traceEvents"' in begin:
         return MeasuredJob(text=text, kind="profile", file=path)
     if not begin.lstrip().startswith(b"{"):
         return _of_log(text, read_text(path, most_bytes=_MOST_BYTES))
-    names = _document(path).keys() if path.stat().st_size < _MOST_BYTES else {"traceEvents"}
+    names = _document(path).keys() if len(content) < _MOST_BYTES else {"traceEvents"}
     if "traceEvents" in names:
         return MeasuredJob(text=text, kind="profile", file=path)
     return MeasuredJob(text=text, kind="factors" if {"verdict", "calibration"} & names else "calibration", file=path)

@@ -800,8 +800,8 @@ def made_by_others(findings: TimeFindings, *, handover: Callable[[int], float | 
         else:
             left = (1 - gain) / (1 - gain + gain / (1 + _SHARED))
         shares.append(gain - (1 - left))
-        rivals = {one.limiter for one in remedies} - {limiter} | {COMPUTE}
-        if gain - shares[-1] - max(_best(remedies, rival) for rival in rivals) < LIMIT_GAIN:
+        second = {one.limiter for one in remedies} - {limiter} | {COMPUTE}
+        if gain - shares[-1] - max(_best(remedies, other) for other in second) < LIMIT_GAIN:
             return None
     waits = bool((findings.facts["loader"] or {}).get("workers"))
     return shares[0] if len(names) == 1 and names <= _BY_ITSELF - ({LOADER} if waits else set()) else None

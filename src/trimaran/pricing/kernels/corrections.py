@@ -85,7 +85,8 @@ class KernelProfile:
         return sum(self.kinds_s.values())
 
 
-_MOST_PROFILE_BYTES = 2 * 2**30
+MOST_PROFILE_BYTES = 2 * 2**30
+"""Of a profile, which a step may have gigabytes of [bytes]."""
 _MOST_PROFILE_VALUES = 200_000_000
 """Of a profile: 3 million events are 820 MB and 78 million values; they are read in 19 s of one core and 1.9 GB."""
 
@@ -177,7 +178,7 @@ def read_kineto(path: Path, *, steps: int | None = None) -> KernelProfile:
 
 
 def _events(path: Path) -> Sequence[_Event]:
-    content = unpack(read_bytes(path, most_bytes=_MOST_PROFILE_BYTES), source=str(path), most_bytes=_MOST_PROFILE_BYTES)
+    content = unpack(read_bytes(path, most_bytes=MOST_PROFILE_BYTES), source=str(path), most_bytes=MOST_PROFILE_BYTES)
     try:
         return decode_typed(content, _Trace, source=str(path), most_values=_MOST_PROFILE_VALUES).traceEvents
     except InputError as error:
