@@ -90,7 +90,7 @@ def test_control_c_leaves_no_file_and_no_process(tmp_path: Path) -> None:
     """The ranks are found by a mark in their environment; they are there before the interruption."""
     mark = f"{tmp_path}".encode()
     process = subprocess.Popen(
-        [sys.executable, "-m", "trimaran", "calibrate", "--devices", "2", "-o", "machine.json"],
+        [sys.executable, "-m", "trimaran", "doctor", "--measure", "--devices", "2", "-o", "machine.json"],
         cwd=tmp_path,
         env=os.environ | {"TRIMARAN_TEST_MARK": str(tmp_path)},
         stdout=subprocess.DEVNULL,
