@@ -12,7 +12,7 @@ A checkout is `DIR/owner+name` at the commit of its row. What a row of `public.t
     environment           variables; may be missing
     worlds                of a script that needs more than two ranks; may be missing
 
-A planted fault is of a row: `old` becomes `new` in a copy of its script, and `factor`, a term of `world`, is that of
+A planted fault is of a row: `old` becomes `new` in a copy of its script, and `power_of_world` gives the factor of
 the gradients, missing where they are no multiple. Right is "one model" of a script, and of a fault "differs" with its
 factor to 1 % and a line near the one that was changed; "not known" is no alarm.
 """
@@ -87,7 +87,7 @@ def is_found(fault: dict[str, Any], world: int, line: int, found: dict[str, Any]
         for told in first["lines"]
         for number in range(line - 4, line + 8)
     )
-    factor = eval(fault["factor"], {"world": world}) if "factor" in fault else None  # noqa: S307  a row of this folder
+    factor = world ** fault["power_of_world"] if "power_of_world" in fault else None
     if factor is not None and (first["factor"] is None or abs(first["factor"] / factor - 1) > 0.01):
         return f"no: factor {first['factor']}"
     return "yes" if near else "yes, another line"

@@ -28,18 +28,10 @@ from trimaran.cli import (
     train,
 )
 from trimaran.cli.forms import STUDIES
-from trimaran.cli.help import HelpedCommand, HelpedGroup, with_verbosity
+from trimaran.cli.help import HelpedCommand, application, with_verbosity
 from trimaran.cli.output import guard_log, open_streams
 
-app = typer.Typer(
-    name="trimaran",
-    cls=HelpedGroup,
-    help="Plan, simulate and run the training of deep neural networks on many devices.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = application("trimaran", "Plan, simulate and run the training of deep neural networks on many devices.")
 _COMMANDS = (
     *(plan.plan, check.check, memory.memory, scale.scale, convergence.crossover, export.export, train.train),
     *(explain.explain, diagnose.observe, report.report, machine.doctor),

@@ -1,4 +1,4 @@
-"""Where time goes: `trimaran observe` of a script as it is, `trimaran observe` of a job."""
+"""Where time goes: `trimaran observe` of a script as it is, or of a job."""
 
 import shlex
 from enum import StrEnum

@@ -182,8 +182,8 @@ class HelpedCommand(TyperCommand):
         with errors_reported(as_json=bool(ctx.params.get("as_json"))):
             for option in self.params:
                 written = ctx.params.get(option.name)
-                is_folder = ctx.command.callback.__module__.endswith(".checkpoint")
-                if option.opts[0] in _WRITTEN and isinstance(written, Path) and not is_folder:
+                may_be_folder = ctx.command.callback.__module__.endswith(".checkpoint")
+                if option.opts[0] in _WRITTEN and isinstance(written, Path) and not may_be_folder:
                     check_writable(written)
         begin_command(ctx)
         return super().invoke(ctx)
@@ -246,6 +246,24 @@ class HelpedGroup(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the page."""
         formatter.write("\n".join(_group_page(self, ctx)) + "\n")
+
+
+def application(name: str, text: str) -> typer.Typer:
+    """A program whose commands have pages of help as here.
+
+    Args:
+        name: of the program
+        text: what it does
+    """
+    return typer.Typer(
+        name=name,
+        cls=HelpedGroup,
+        help=text,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
 
 
 _PLAIN = (

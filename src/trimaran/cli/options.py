@@ -427,7 +427,7 @@ Measured = Annotated[
     str | None,
     option(
         'What was measured of the job: "dp8 zero1, step=4.1 s, memory=61 GiB, batch=64", a trace of torch\'s profiler, '
-        'a folder of a run, a log, an answer of `rehearse`, a file of `calibrate`, or "363 images/s at 64".',
+        'a folder of a run, a log, an answer of `rehearse`, a file of `doctor --measure`, or "363 images/s at 64".',
     ),
 ]
 
@@ -438,11 +438,20 @@ def respelled(measured: str | None, **old: Path | None) -> str | None:
     Args:
         measured: as given
         old: options that it took the place of, by name
+
+    Raises:
+        InputError: more than one of them is given
     """
     for name, value in old.items():
         if value is not None:
-            typer.echo(f"trimaran: --{name} is now --measured {value}", err=True)
-            measured = str(value) if measured is None else measured
+            if measured is not None:
+                raise InputError(
+                    f"--{name} {value} is --measured {value} now, and --measured {measured} is given: leave one out",
+                    code="measured.given-twice",
+                    option=f"--{name}",
+                )
+            sys.stderr.write(f"Note: --{name} is written --measured {value}.\n")
+            measured = str(value)
     return measured
 
 

@@ -1,4 +1,4 @@
-"""`trimaran plan`: a profiled graph over devices, with the schedule, what crosses, and how good it is at most."""
+"""`trimaran plan GRAPH.json`: its schedule over devices, what crosses, and how good it is at most."""
 
 import time
 from pathlib import Path

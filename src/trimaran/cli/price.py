@@ -82,12 +82,12 @@ def price(
         from trimaran.planner.pins import parse_pins
         from trimaran.planning.requests import parse_request, parse_target
 
-        if strategies is not None and not (Path(strategies).suffix or Path(strategies).exists()):
-            strategy, strategies = strategy or strategies, None
         if (strategy is None) == (strategies is None):
             raise InputError(
                 'say one of --strategy "tp8 pp4 dp2 zero1" and --strategies FILE', code="price.not-one-strategy"
             )
+        if strategies is not None and not (Path(strategies).suffix or Path(strategies).exists()):
+            strategy, strategies = strategies, None
         request = parse_request(
             cluster=cluster,
             devices=devices,

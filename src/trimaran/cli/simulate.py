@@ -1,4 +1,4 @@
-"""A step without a training: `trimaran plan` on the simulator, `trimaran train --emulate` with real messages."""
+"""A step without a training: `trimaran plan PLAN.json` simulates, `trimaran train --emulate` sends real messages."""
 
 from typing import Annotated
 

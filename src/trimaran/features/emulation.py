@@ -88,7 +88,7 @@ def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | Non
         raise InputError(
             f"{strategy.name} is not the training of one process. "
             "An emulated step ends before the next one begins, and here steps overlap: "
-            "run the plan (`trimaran train`), simulate it (`trimaran plan`), or take a synchronous schedule",
+            "run the plan (`trimaran train`), simulate it (`trimaran plan PLAN.json`), or take a synchronous schedule",
             code="emulate.stale",
             strategy=strategy.name,
         )

@@ -1,21 +1,14 @@
 """Commands of `python -m trimaran_studies`."""
 
-import typer
-
-from trimaran.cli.help import HelpedCommand, HelpedGroup, with_verbosity
+from trimaran.cli.help import HelpedCommand, application, with_verbosity
 from trimaran.cli.output import guard_log, open_streams
 from trimaran_studies.cli.planbench import planbench
 from trimaran_studies.cli.reproduce import reproduce
 from trimaran_studies.cli.validate import validate
 
-app = typer.Typer(
-    name="trimaran_studies",
-    cls=HelpedGroup,
-    help="Predictions against published measurements, and the experiments of papers next to their figures.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+app = application(
+    "trimaran_studies",
+    "Predictions against published measurements, and the experiments of papers next to their figures.",
 )
 for command in (validate, planbench, reproduce):
     app.command(cls=HelpedCommand)(with_verbosity(command))

@@ -114,3 +114,17 @@ def test_a_list_of_machines_has_its_figures_in_json_too() -> None:
     figures = {entry["link"]: entry for entry in drawn["figures"]}
     assert figures["nvlink4"]["bytes_per_s"] < figures["nvlink4"]["raw_bytes_per_s"] == 25e9
     assert all(entry["source"] for entry in figures.values())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "rehearse --world 1 --kineto a.json --calibration b.json -- train.py",
+        "scale lenet --cluster dgx1-v100 --measured c.json --kineto a.json",
+        "plan llama2:7b --cluster dgx-h100 --batch 8 --strategies tp8 --strategy tp4",
+    ],
+)
+def test_an_option_is_not_passed_over_for_another(words: str) -> None:
+    found = CliRunner().invoke(app, words.split())
+    assert found.exit_code == InputError.exit_code
+    assert "leave one out" in found.stderr or "say one of" in found.stderr
