@@ -144,6 +144,65 @@ def test_a_file_that_rank_0_saves_is_found_by_the_others_after_the_barrier_and_n
     assert not (tmp_path / "best.pt").exists()
 
 
+RENAMED = """
+    import os
+    import shutil
+    import threading
+    from pathlib import Path
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("cpu:gloo,cuda:nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    apart = dist.new_group(backend="gloo")
+    model = DistributedDataParallel(torch.nn.Linear(64, 10).cuda())
+    optimizer = torch.optim.AdamW(model.parameters())
+    get_state_dict(model, optimizer)  # which steps once, so that there is a state
+    if dist.get_rank() == 0:
+        shutil.rmtree("kept")
+        os.makedirs("unfinished")
+        torch.save(model.state_dict(), "unfinished/model.pt")
+        os.replace("unfinished", "kept")
+        os.remove("old.pt")
+        with open("open.pt", "wb") as file:
+            torch.save(optimizer.state_dict(), file)
+    dist.barrier()
+    model.load_state_dict(torch.load("kept/model.pt", map_location="cuda"))
+    torch.load("open.pt")
+    assert not os.path.exists("old.pt") and not os.path.exists("unfinished/model.pt")
+    for step in range(3):
+        model(torch.randn(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with open("steps.txt", "a") as file:
+            file.write(f"{step}")
+        logs = threading.Thread(target=dist.all_reduce, args=(torch.ones(4),), kwargs={"group": apart})
+        logs.start()
+        if dist.get_rank() == 0:
+            logs.join()
+    dist.destroy_process_group()
+"""
+"""Saves as checkpoints are put in place at once, over and next to earlier ones; a thread that sums what is logged."""
+
+
+def test_checkpoints_that_were_there_stay_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(RENAMED))
+    (tmp_path / "kept").mkdir()
+    before = {tmp_path / name: name.encode() for name in ("kept/model.pt", "open.pt", "old.pt")}
+    for path, content in before.items():
+        path.write_bytes(content)
+    answer = trimaran.rehearse(script, world=8, cluster="dgx-h100", ranks="0,7")
+    assert answer.verdict == "fits", answer
+    assert (tmp_path / "steps.txt").read_text().endswith("012")  # of both runs of rank 0
+    assert {path: path.read_bytes() for path in before} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"kept", "open.pt", "old.pt", "train.py", "steps.txt"}
+
+
 @pytest.mark.parametrize(
     ("saved", "sought", "expected"),
     [({"a": 3}, {"a": 4}, {"a": 3}), ({"a": 3}, {"a": 3}, {}), ({"a": 3}, {"b": 9}, {}), ({}, {"a": 1}, {})],

@@ -202,6 +202,52 @@ def saved_files_that_are_copied_and_moved():
     return found == {"at": 3} and there == [False, True, True] and not os.path.exists("kept/two.pt")
 
 
+def folders_that_are_renamed_with_what_was_saved_in_them():
+    os.makedirs("one.tmp/inner", exist_ok=True)
+    torch.save({"at": 3}, "one.tmp/inner/one.pt")
+    with open("one.tmp/two.pt", "wb") as file:
+        torch.save({"at": 4}, file)
+    os.rename("one.tmp", "one")
+    shutil.copytree("one", "two")
+    shutil.move("two", "moved")
+    places = [f"{folder}/{name}" for folder in ("one", "moved") for name in ("inner/one.pt", "two.pt")]
+    found = [torch.load(place)["at"] for place in places]
+    gone = not any(map(os.path.exists, ("one.tmp/inner/one.pt", "two/two.pt")))
+    for folder in ("one", "moved"):
+        shutil.rmtree(folder)
+    return found == [3, 4, 3, 4] and gone and not any(map(os.path.exists, places))
+
+
+def values_that_are_saved_in_open_files():
+    import io, tempfile
+    weight, buffer = torch.ones(2, 3, device="cuda"), io.BytesIO()
+    torch.save({"weight": weight}, buffer)
+    with open("bytes.ckpt", "wb") as file:
+        file.write(buffer.getvalue())
+    with open("several.pt", "w+b") as file:
+        torch.save(1, file), torch.save({"weight": weight}, file)
+        opened = file.name == "several.pt" and os.path.exists("several.pt")
+    with tempfile.NamedTemporaryFile(dir=".", delete=False) as file:
+        torch.save(weight, file)
+    os.replace(file.name, "atomic.pt")
+    with open("several.pt", "rb") as file:
+        first, second = torch.load(file), torch.load(file)
+    shapes = [torch.load("bytes.ckpt")["weight"].shape, second["weight"].shape, torch.load("atomic.pt").shape]
+    return opened and first == 1 and shapes == [(2, 3)] * 3 and not {"bytes.ckpt", "atomic.pt"} & {*os.listdir()}
+
+
+def other_files_of_bytes_are_as_they_were_written():
+    import numpy
+    numbers = numpy.memmap("mapped.bin", dtype="uint16", mode="w+", shape=(100,))
+    numbers[:] = 7
+    numpy.save("saved.npy", numpy.arange(5))
+    with open("plain.bin", "wb", 0) as file:
+        file.write(b"1234")
+    mapped = numpy.memmap("mapped.bin", dtype="uint16", mode="r")
+    names = {"mapped.bin", "saved.npy", "plain.bin"}
+    return (mapped == 7).all() and numpy.load("saved.npy").sum() == 10 and names < {*os.listdir()}
+
+
 def models_that_safetensors_saves():
     from safetensors.torch import load_model, save_model
 
@@ -538,8 +584,9 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     torch.save(large, folder / "large.bin")
     save_file(large, folder / "large.safetensors")
     torch.save({"weight": torch.tensor([1.0, 2.0], dtype=torch.bfloat16)}, folder / "small.bin")
-    rehearse_rank(folder / "train.py", folder=folder)
-    return (folder / "output").read_text()
+    (folder / "run").mkdir()
+    rehearse_rank(folder / "train.py", folder=folder / "run")
+    return (folder / "run" / "output").read_text()
 
 
 @pytest.mark.parametrize("name", NAMES)

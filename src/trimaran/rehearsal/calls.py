@@ -35,8 +35,8 @@ MESSAGES = {"send", "recv", "send_object", "recv_object"}
 """Operations between two ranks; all others are asked of a whole group."""
 
 ASIDE = "@thread"
-"""Ends the name of a group as a thread of the script's own asks it for exchanges of objects. Backends of the host take
-these apart from what the main thread asks for, so they are compared apart, and nobody else waits for them."""
+"""Ends the name of a group as a thread of the script asks it for exchanges of objects or of the host's tensors. What
+backends of the host do for it is apart from what the main thread asks for: compared apart, and nobody else waits."""
 
 OPEN: frozenset[Ending] = frozenset({"steps", "seconds", "killed", "invented"})
 """Ways to end after which the script would have gone on."""

@@ -40,7 +40,7 @@ from trimaran.program.json_files import digest
 from trimaran.rehearsal.calls import ASIDE, MESSAGES
 from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.gradients import Gradients
-from trimaran.rehearsal.record import Collective, Group, TensorForm
+from trimaran.rehearsal.record import Collective, Group, Record, TensorForm
 from trimaran.rehearsal.recorder import ScriptRecorder, form_of, nbytes_of
 from trimaran.rehearsal.request import RankRequest
 from trimaran.rehearsal.results import Given, results
@@ -262,9 +262,9 @@ class RehearsedExchanges:
         asked = self._recorder.record.collectives[number]
         if asked.operation == "barrier":
             if not asked.asynchronous:
-                self._meeting.join(self._known[asked.group])
+                self._meeting.join(self._recorder.record.groups[asked.group].ranks)
             return
-        ranks = self._known[asked.group]
+        ranks = self._recorder.record.groups[asked.group].ranks
         self._join_by_activations(number, ranks, given, got)
         self.gradients.exchanged(given, got, asked.group, len(ranks))
         made = [tensor for tensor in got if not any(tensor is one for one in given)]
@@ -284,9 +284,10 @@ class RehearsedExchanges:
                 else:
                     self._pending[number] = self._message(got, asked.peer)
         elif small and len(ranks) > 1 and self._meeting.meets(ranks):
-            turn = self._meeting.turn(("values", ranks))
-            self._meeting.tell(("values", ranks, turn, self._rank), (_wanted(asked), own), counted=False)
-            self._pending[number] = lambda: self._take(asked, ranks, turn, own, got)
+            values = "values" + _aside()
+            turn = self._meeting.turn((values, ranks))
+            self._meeting.tell((values, ranks, turn, self._rank), (_wanted(asked), own), counted=False)
+            self._pending[number] = lambda: self._take(asked, (values, ranks, turn), own, got)
             for tensor in made:
                 forget(tensor)
         else:
@@ -322,10 +323,10 @@ class RehearsedExchanges:
         return take
 
     def _take(
-        self, asked: Collective, ranks: tuple[int, ...], turn: int, own: Given, got: Sequence[torch.Tensor]
+        self, asked: Collective, key: tuple[str, tuple[int, ...], int], own: Given, got: Sequence[torch.Tensor]
     ) -> None:
         """Take what the other members gave."""
-        from_root = asked.operation in _FROM_ROOT
+        ranks, from_root = key[1], asked.operation in _FROM_ROOT
         if not got or (not own.is_known and not from_root):
             self._hold(asked, ranks, [own] * len(ranks), got)
             return
@@ -334,7 +335,7 @@ class RehearsedExchanges:
         for rank in self._meeting.present(needs):
             if rank == self._rank:
                 continue
-            told = None if ranks in self._meeting.alone else self._meeting.hear(("values", ranks, turn, rank), rank)
+            told = None if ranks in self._meeting.alone else self._meeting.hear((*key, rank), rank)
             if told is None or told[0] != _wanted(asked):
                 self._meeting.alone.add(ranks)
                 self._recorder.invent("values of ranks that do not come", asked.operation, "those of this rank")
@@ -390,12 +391,13 @@ class RehearsedExchanges:
             and (on := next((one for one in (*given, *got) if one.device.type == "cuda"), None)) is not None
         ):
             self._recorder.places(on.device.index or 0, on)
+        on_host = all(one.device.type == "cpu" for one in (*given, *got))
         lines, module = self._recorder.lines.here()
         number = self._recorder.issue(
             Collective(
                 operation=operation,
                 reduction=self._reduction(flat) if operation in _REDUCING else "",
-                group=name,
+                group=_as_asked(self._recorder.record, name) if on_host else name,
                 inputs=_forms(given),
                 outputs=_forms(got),
                 nbytes=max(sum(map(nbytes_of, given)), sum(map(nbytes_of, got))),
@@ -905,15 +907,11 @@ class ObjectMeeting:
         name = _name_of(group if group is not None else dist.group.WORLD)
         if len(members) > 1 and "gloo" not in c10d.get_backend(group):  # it has them on the host
             self._recorder.places(torch.cuda.current_device())
-        known = self._recorder.record.groups
-        if _aside() and name in known:
-            name, own = name + ASIDE, known[name]
-            known.setdefault(name, Group(name, members, own.description, own.order + _LAST, 0))
         self._recorder.issue(
             Collective(
                 operation,
                 "",
-                name,
+                _as_asked(self._recorder.record, name),
                 (),
                 (),
                 0,
@@ -1080,6 +1078,16 @@ def _aside() -> str:
     here = threading.current_thread()
     apart = here is not threading.main_thread() and not isinstance(here, threading._DummyThread)  # autograd's
     return ASIDE if apart else ""
+
+
+def _as_asked(record: Record, name: str) -> str:
+    """The name of a group for what this thread asks of the host; that of a thread apart is put into the record."""
+    own = record.groups.get(name)
+    if own is None or not _aside():
+        return name
+    apart = name + ASIDE
+    record.groups.setdefault(apart, Group(apart, own.ranks, own.description, own.order + _LAST, 0))
+    return apart
 
 
 def _named(members: Sequence[int]) -> str:

@@ -20,6 +20,7 @@ import contextlib
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,7 +44,7 @@ from trimaran.base.system import allowed_cores, at_parents_death, needs_linux
 from trimaran.base.units import format_bytes
 from trimaran.machine.detect import free_memory_bytes
 from trimaran.rehearsal.record import End, Record, read_record
-from trimaran.rehearsal.request import RankRequest
+from trimaran.rehearsal.request import REMOVED, UNFINISHED, RankRequest
 
 WORKER = "trimaran.rehearsal.worker"
 """Module of a rank's process; its only argument is the path of its request."""
@@ -165,7 +166,7 @@ def run_ranks(
                 rank.process.wait()
             _sweep(mark)
             for request in requests:
-                remove_empty(request.made_folders)
+                clean_up(request.made_folders)
     return [ended[request.rank] for request in requests]
 
 
@@ -339,12 +340,20 @@ def _sweep(mark: str) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def remove_empty(listed: Path) -> None:
-    """Remove the empty folders that a rank made: what it saves is not written, and a script may look for them."""
+def clean_up(listed: Path) -> None:
+    """Remove a rank's empty folders, as scripts look for them, and open files; put back what it removed."""
     with contextlib.suppress(FileNotFoundError):
-        for folder in reversed(listed.read_bytes().split(b"\0")[:-1]):
+        for path in map(Path, map(os.fsdecode, reversed(listed.read_bytes().split(b"\0")[:-1]))):
             with contextlib.suppress(OSError):
-                Path(os.fsdecode(folder)).rmdir()
+                if path.suffix == UNFINISHED:
+                    path.unlink()
+                elif path.suffix != REMOVED:
+                    path.rmdir()
+                elif os.path.lexists(path):
+                    place = path.with_suffix("").with_suffix("")
+                    if place.is_dir() and not place.is_symlink():
+                        shutil.rmtree(place)
+                    path.replace(place)
         listed.unlink()
 
 

@@ -514,8 +514,10 @@ class Patches:
                     recorder.places(index, getattr(one, "_local_tensor", one), trained=True)
             if any(one.device.type == "cpu" for one in updated):
                 recorder.note("the optimizer updates parameters on the host, and that time is not modelled")
-            if not recorder.is_updating:
-                counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
+            makes_state = id(optimizer) not in counts and not (recorder.trained or exchanges.gradients.are_followed)
+            counts.setdefault(id(optimizer), 0)
+            if not recorder.is_updating and not makes_state:  # states that are saved or loaded before any step
+                counts[id(optimizer)] += 1
                 if counts[id(optimizer)] > recorder.steps:
                     recorder.stepped()
 

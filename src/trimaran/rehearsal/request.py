@@ -4,6 +4,9 @@ from pathlib import Path
 
 import msgspec
 
+UNFINISHED, REMOVED = ".rehearsed", ".removed-in-rehearsal"
+"""End the names of a file that is written into until it is closed, and of what was there before and was removed."""
+
 
 class Gpu(msgspec.Struct, frozen=True):
     """The device that is simulated.
@@ -76,5 +79,5 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def made_folders(self) -> Path:
-        """File that lists the folders that the script makes, each with a null byte behind it."""
+        """File that lists the folders that the script makes, its open files and what it removes, each before a null."""
         return Path(f"{self.record}.folders")

@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import io
 import itertools
+import mmap
 import os
 import pickle
 import re
@@ -31,7 +32,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.recorder import ScriptRecorder, nbytes_of
-from trimaran.rehearsal.request import RankRequest
+from trimaran.rehearsal.request import REMOVED, UNFINISHED, RankRequest
 from trimaran.rehearsal.tensors import FAKE
 from trimaran.rehearsal.values import set_twin, twin_of
 
@@ -44,8 +45,8 @@ _MOST_SOUGHT = 10_000
 _CACHE = re.compile("CACHE|^(HF|TORCH)_H")
 """Variables of folders that are caches, those of Hugging Face's libraries and torch.hub among them."""
 
-_TOKEN = b"trimaran rehearsal "
-"""What is written into a buffer or an open file, with a number behind it."""
+_TOKEN, _LENGTH = b"trimaran rehearsal ", 39
+"""What is written into a buffer or an open file, with a number behind it, and the length of both [bytes]."""
 
 
 class SavedFiles:
@@ -64,10 +65,13 @@ class SavedFiles:
         self._awaited = request.awaited
         self._counted, self._calls_of_all = 0, 0
         self._folders = request.made_folders
+        self._made: set[str] = set()
+        self._began = time.time()
         self._values: dict[str, Any] = {}
         self._bytes: dict[str, int] = {}
         self._numbers = itertools.count()
-        self._load = torch.load
+        self._load, self._open = torch.load, builtins.open
+        self._copy, self._remove, self._rename = shutil.copyfile, os.unlink, os.replace
         self._scratch = tempfile.gettempdir()
         self._ours = (self._scratch, request.meeting, str(Path(request.record).parent))
 
@@ -89,7 +93,7 @@ class SavedFiles:
         key = self._keep(value, file)
         if isinstance(file, (str, os.PathLike)):
             return
-        file.write(_TOKEN + key.encode().ljust(20))
+        file.write(_mark(key))
 
     def _keep(self, value: Any, file: Any) -> str:
         kept = tree_map_only(torch.Tensor, _on_disk, value)
@@ -111,10 +115,57 @@ class SavedFiles:
         if self._meeting is not None:
             with contextlib.suppress(pickle.PicklingError, TypeError, AttributeError, RuntimeError), _apart():
                 unfinished = self._shared(key).with_suffix(f".{self._rank}")
-                unfinished.write_bytes(pickle.dumps((kept, nbytes)))
+                unfinished.write_bytes(pickle.dumps((key, kept, nbytes)))
                 unfinished.replace(self._shared(key))
         if not isinstance(kept, _RankFile):
             self._recorder.note("saved files are kept in memory, not written")
+
+    def _until_closed(self, file: Any, mode: str, buffering: int) -> Any:
+        """A file of bytes that is in its place when it is closed, unless a tensor without data was saved in it."""
+        key, process = _key(file), os.getpid()
+        target = os.path.realpath(key)
+        is_apart = self._rank > 0 and not self._is_free(key)
+        path = self._written(file, mode) if is_apart else f"{target}.{self._rank}-{process}{UNFINISHED}"
+
+        def closed() -> None:
+            if os.getpid() != process:
+                return
+            named = next((one for one, held in self._values.items() if held == (path, self._rank)), None)
+            if named is None:  # removed meanwhile
+                remove(path)
+            elif not self._adopt(named, path) and not is_apart:
+                del self._values[named], self._bytes[named]
+                if named == key and _is_file(Path(target)):
+                    shutil.copymode(target, path)
+                rename(path, target if named == key else named)
+
+        remove, rename = self._remove, self._rename
+        raw = _WatchedFile(path, mode.replace("b", ""), closed)
+        raw.name = file
+        if not is_apart:
+            self._list(path)
+            self._values[key], self._bytes[key] = _RankFile(path, self._rank), 0
+        if not buffering:
+            return raw
+        return io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
+
+    def _adopt(self, key: str, path: str) -> bool:
+        """Keep what is in a file, if a tensor without data was saved in it, and not the file; whether one was."""
+        if not _is_file(Path(path)) or not os.lstat(path).st_size:
+            return False
+        with self._open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if content.find(_TOKEN) < 0:
+                return False
+            number = _number_in(content[:_LENGTH]) if len(content) == _LENGTH else None
+        if number in self._values:
+            self._put(key, self._values[number], self._bytes.get(number, 0))
+            self._remove(path)
+        else:
+            aside = f"{self._scratch}/saved-{next(self._numbers)}-{self._rank}"
+            self._copy(path, aside)
+            self._remove(path)
+            self._put(key, _RankFile(aside, self._rank), 0)
+        return True
 
     def _written(self, file: Any, mode: str) -> str:
         """Where what a rank other than 0 writes goes: the user's files get what rank 0 writes."""
@@ -140,7 +191,11 @@ class SavedFiles:
         """Whether all ranks write there: folders of this run, devices, and caches, which processes share by locks."""
         named = (value for name, value in os.environ.items() if _CACHE.search(name))
         caches = (os.path.expanduser("~/.cache"), *filter(os.path.isabs, named))  # noqa: PTH111
-        return key.startswith(tuple(f"{path}/" for path in (*self._ours, *caches, "/dev", "/proc", "/sys")))
+        return self._is_scratch(key) or key.startswith(tuple(f"{path}/" for path in caches))
+
+    def _is_scratch(self, key: str) -> bool:
+        """Whether nothing stays of it."""
+        return key.startswith(tuple(f"{path}/" for path in (*self._ours, "/dev", "/proc", "/sys")))
 
     def _shared(self, key: str) -> Path:
         return (self._meeting or Path()) / f"saved-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
@@ -170,13 +225,22 @@ class SavedFiles:
         while key not in self._values and self._meeting is not None:
             shared = self._shared(key)
             if _is_file(shared):
-                with _apart():
-                    self._values[key], self._bytes[key] = pickle.loads(shared.read_bytes())  # noqa: S301 - of this run
+                self._values[key], self._bytes[key] = _read(shared)[1:]
             elif time.monotonic() > until:
                 break
             else:
                 time.sleep(0.01)
         return key in self._values
+
+    def _inside(self, folder: str) -> list[str]:
+        """What was saved in a folder, by this rank or one rehearsed with it."""
+        for shared in self._meeting.glob("saved-*") if self._meeting is not None else ():
+            with contextlib.suppress(FileNotFoundError, EOFError):
+                key, kept, nbytes = _read(shared) if not shared.suffix else ("", None, 0)
+                if key.startswith(folder + os.sep):
+                    self._values.setdefault(key, kept)
+                    self._bytes.setdefault(key, nbytes)
+        return [key for key in self._values if key.startswith(folder + os.sep)]
 
     def _load_saved(self, file: Any = None, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         file = kwargs.pop("f", file)
@@ -189,10 +253,8 @@ class SavedFiles:
                 self._missed(key)
         elif hasattr(file, "read"):
             at = file.tell()
-            head = file.read(len(_TOKEN) + 20)
-            if head.startswith(_TOKEN):
-                key = head[len(_TOKEN) :].decode().strip()
-            else:
+            key = _number_in(file.read(_LENGTH))
+            if key is None:
                 file.seek(at)
         if key in self._values:
             return tree_map_only(torch.Tensor, lambda one: _loaded(one, map_location), self._values[key])
@@ -228,6 +290,9 @@ class SavedFiles:
         def forgotten(key: str) -> None:
             saved.pop(key, None)
             nbytes.pop(key, None)
+            if self._meeting is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    unlink(self._shared(key))
 
         def size(key: str) -> int:
             held = saved[key]
@@ -235,41 +300,55 @@ class SavedFiles:
 
         def taking(function: Callable[..., Any], stays: bool) -> Callable[..., Any]:
             def take(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-                if not known(source):
-                    return function(source, target, *args, **kwargs)
                 old, new = _key(source), _key(target)
-                if Path(new).is_dir():
+                is_made = old not in saved and not self._adopt(old, old) and _is_file(Path(old))
+                if is_made and self._rank and not self._is_free(new):
+                    self._copy(old, self._written(target, "w"))
+                    return target
+                is_file, is_folder = known(source), Path(old).is_dir()
+                if Path(new).is_dir() and (is_file or function is shutil.move):
                     new = str(Path(new) / Path(old).name)
-                for kept in (saved, nbytes):
-                    kept[new] = kept[old] if stays else kept.pop(old)
-                return target
+                found = target if is_file else function(source, target, *args, **kwargs)
+                if old in self._made:
+                    self._made.add(new)
+                for key in [old] if is_file else self._inside(old) if is_folder else ():
+                    self._put(new + key.removeprefix(old), saved[key], nbytes[key])
+                    if not stays:
+                        forgotten(key)
+                return found
 
             return take
 
-        opened, remove_tree = builtins.open, shutil.rmtree
+        opened, remove_tree, unlink = self._open, self._kept_back(shutil.rmtree), self._remove
 
-        def open_saved(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        def open_saved(file: Any, mode: str = "r", buffering: int = -1, *args: Any, **kwargs: Any) -> Any:
             """A saved file that is read by what is not torch's has a mark in it, by which `torch.load` finds it."""
             if {*mode} & {*"wax+"}:
-                users = isinstance(file, (str, os.PathLike)) and not self._is_free(_key(file))
-                makes = users and Path(_key(file)).parent.is_dir() and not ("x" in mode and Path(file).exists())
-                return opened(self._written(file, mode) if self._rank and makes else file, mode, *args, **kwargs)
+                named = isinstance(file, (str, os.PathLike)) and kwargs.get("opener") is None
+                makes = named and Path(_key(file)).parent.is_dir() and not Path(_key(file)).is_dir()
+                makes = makes and not ("x" in mode and Path(file).exists())
+                if makes and "b" in mode and {*mode} & {*"wx"} and not self._is_scratch(_key(file)):
+                    with contextlib.suppress(PermissionError):  # as the file itself says it, below
+                        return self._until_closed(file, mode, buffering)
+                makes = makes and self._rank > 0 and not self._is_free(_key(file))
+                return opened(self._written(file, mode) if makes else file, mode, buffering, *args, **kwargs)
             file = self._readable(file)
             if mode not in ("rb", "br") or isinstance(file, int):
-                return opened(file, mode, *args, **kwargs)
+                return opened(file, mode, buffering, *args, **kwargs)
             if not known(file):
                 if isinstance(file, (str, os.PathLike)) and not _is_file(Path(_key(file))):
                     self._missed(_key(file))
-                return opened(file, mode, *args, **kwargs)
+                return opened(file, mode, buffering, *args, **kwargs)
             number = str(next(self._numbers))
             saved[number] = saved[_key(file)]
-            return io.BytesIO(_TOKEN + number.encode().ljust(20))
+            return io.BytesIO(_mark(number))
 
         def rmtree(path: Any, *args: Any, **kwargs: Any) -> None:
-            for key in [key for key in saved if key.startswith(_key(path) + os.sep)]:
+            for key in self._inside(_key(path)):
                 forgotten(key)
             remove_tree(path, *args, **kwargs)
 
+        replace(shutil, rmtree=rmtree)
         answers: tuple[tuple[Any, tuple[str, ...], Callable[[str], Any]], ...] = (
             (os.path, ("exists", "isfile", "lexists"), lambda _: True),
             (Path, ("exists", "is_file"), lambda _: True),
@@ -280,8 +359,10 @@ class SavedFiles:
         )
         for owner, names, answer in answers:
             replace(owner, **{name: also(getattr(owner, name), answer) for name in names})
+        for owner, name in ((os, "remove"), (os, "unlink"), (Path, "unlink")):
+            replace(owner, **{name: self._kept_back(getattr(owner, name))})
         ways: tuple[tuple[Any, tuple[str, ...], bool], ...] = (
-            (shutil, ("copyfile", "copy", "copy2"), True),
+            (shutil, ("copyfile", "copy", "copy2", "copytree"), True),
             (shutil, ("move",), False),
             (os, ("rename", "replace"), False),
             (Path, ("rename", "replace"), False),
@@ -290,7 +371,6 @@ class SavedFiles:
             replace(owner, **{name: taking(getattr(owner, name), stays) for name in names})
         for module in (builtins, io):
             replace(module, open=open_saved)
-        replace(shutil, rmtree=rmtree)
         replace(os, mkdir=self._listing(os.mkdir))
 
     def _listing(self, mkdir: Callable[..., None]) -> Callable[..., None]:
@@ -299,10 +379,38 @@ class SavedFiles:
         def listed(path: Any, *args: Any, **kwargs: Any) -> None:
             mkdir(path, *args, **kwargs)
             if "dir_fd" not in kwargs:
-                with contextlib.suppress(OSError), self._folders.open("ab") as file:
-                    file.write(os.fsencode(os.path.abspath(path)) + b"\0")  # noqa: PTH100 - Path is replaced here
+                self._made.add(_key(path))
+                self._list(_key(path))
 
         return listed
+
+    def _kept_back(self, remove: Callable[..., None]) -> Callable[..., None]:
+        """What a script removes that was there before it, a checkpoint perhaps, is back when it has ended.
+
+        What ranks other than 0 remove stays: the user's files get what rank 0 does.
+        """
+        of_folders = remove is shutil.rmtree
+
+        def removed(path: Any, *args: Any, **kwargs: Any) -> None:
+            key = _key(path) if isinstance(path, (str, os.PathLike)) and kwargs.get("dir_fd") is None else ""
+            if key in self._values:  # it may lie over one that was there
+                remove(path)
+                if not _exists(key):
+                    return
+            is_users = bool(key) and key not in self._made and _exists(key) and not self._is_free(key)
+            is_old = of_folders or (is_users and os.lstat(key).st_mtime < self._began)
+            if not is_users or not is_old or _is_file(Path(key)) is of_folders:
+                remove(path, *args, **kwargs)
+            elif self._rank == 0:
+                aside = f"{key}.{next(self._numbers)}{REMOVED}"
+                self._list(aside)
+                self._rename(key, aside)
+
+        return removed
+
+    def _list(self, path: str) -> None:
+        with contextlib.suppress(OSError), self._open(self._folders, "ab") as file:
+            file.write(os.fsencode(path) + b"\0")
 
     # -----------------------------------------------------------------------------------------------------------------
     # safetensors
@@ -375,13 +483,9 @@ class SavedFiles:
             return plan
 
         def write_data(writer: Any, plan: Any, planner: Any) -> Any:
-            saved[pieces(writer.path)], self._bytes[pieces(writer.path)] = (
-                dict(planned),
-                sum(map(len, planned.values())),
-            )
+            self._put(pieces(writer.path), dict(planned), sum(map(len, planned.values())))
             if "" in plans:
                 plans[_key(writer.path)] = plans[""]
-            self._recorder.note("saved files are kept in memory, not written")
             return done([])
 
         def finish(writer: Any, metadata: Any, results: Any) -> None:
@@ -402,9 +506,9 @@ class SavedFiles:
             return dataclasses.replace(metadata, planner_data=plan.planner_data)
 
         def read(reader: Any, plan: Any, planner: Any) -> Any:
-            kept = saved.get(pieces(reader.path))
-            if kept is None:
+            if not self._found(pieces(reader.path)):
                 return read_data(reader, plan, planner)
+            kept = saved[pieces(reader.path)]
             for item in plan.items:
                 if item.type.name == "BYTE_IO":
                     planner.load_bytes(item, io.BytesIO(kept.get(item.dest_index.fqn, b"")))
@@ -429,6 +533,37 @@ class _RankFile(NamedTuple):
 
     path: str
     rank: int
+
+
+class _WatchedFile(io.FileIO):
+    """A file whose end is told.
+
+    Args:
+        path: of the file
+        mode: as of `io.FileIO`
+        closed: called once it is closed
+    """
+
+    name: Any
+
+    def __init__(self, path: str, mode: str, closed: Callable[[], None]) -> None:
+        super().__init__(path, mode)
+        self._closed = closed
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._closed()
+
+
+def _mark(number: str) -> bytes:
+    """What stands for a value in a file."""
+    return (_TOKEN + number.encode()).ljust(_LENGTH)
+
+
+def _number_in(mark: bytes) -> str | None:
+    """The number of the value that a mark stands for; None: it is no mark."""
+    return mark[len(_TOKEN) :].decode().strip() if mark.startswith(_TOKEN) else None
 
 
 class _OpenTensors:
@@ -511,7 +646,14 @@ def _key(path: Any) -> str:
     return os.path.normpath(os.path.join(os.getcwd(), os.fspath(path)))  # noqa: PTH109, PTH118 - Path is replaced here
 
 
-_is_file = Path.is_file
+_is_file, _exists = Path.is_file, os.path.lexists
+
+
+def _read(shared: Path) -> tuple[str, Any, int]:
+    """What a rank shared: under which path, what, and its size [bytes]."""
+    with _apart():
+        found: tuple[str, Any, int] = pickle.loads(shared.read_bytes())  # noqa: S301 - of this run
+    return found
 
 
 def _parts_of(tensor: FakeTensor) -> Any:

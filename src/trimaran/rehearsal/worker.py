@@ -189,12 +189,12 @@ class Rank:
 
     def _run_again(self, granted: str) -> None:
         """Become a new process of this rank, with what is granted; what the first run printed and made is gone."""
-        from trimaran.rehearsal.launch import command_of, remove_empty
+        from trimaran.rehearsal.launch import clean_up, command_of
 
         asked, left_s = self._request, self._request.most_seconds - (time.monotonic() - self._began)
         if os.getpid() != self._process or left_s <= 0.0:
             return
-        remove_empty(asked.made_folders)
+        clean_up(asked.made_folders)
         asked = msgspec.structs.replace(asked, granted=(*asked.granted, granted), most_seconds=left_s)
         path = Path(f"{asked.record}.again")
         path.write_bytes(msgspec.json.encode(asked))
