@@ -39,7 +39,7 @@ SEEN: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     # Modes
     "returned_in_eval": (NONE, ("returns the model in evaluation mode",)),
     "part_in_eval": (NONE, ("stays in evaluation mode: 1",)),
-    "own_train": (NONE, ("own train(): the model", "stays in evaluation mode: norm")),
+    "own_train": (NONE, ("stays in evaluation mode: norm",)),
     # What the loss is a mean over
     "ignored_labels": (CUT, ('"labels" after the first that are not -100',)),
     "class_weights": (NONE, ('the class weights of "target"',)),
@@ -90,7 +90,7 @@ SEEN: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "penalty": (CUT, ("gradients are computed inside the forward",)),
     "hooked": (CUT, ("of yours on 0",)),
     "compiled": (NONE, ("returns a compiled model",)),
-    "in_place": (NONE, ("written to by the forward: input",)),
+    "in_place": (NONE, ()),
     # Optimizers
     "lbfgs": (tuple(KINDS), ("needs a closure",)),
     "holds_another": ((*REPLICAS, *CUT), ("a tensor of shape (3,)",)),

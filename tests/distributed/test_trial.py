@@ -4,6 +4,7 @@ Each case is tried on two ranks as a run does it: in children of ranks that have
 process of its own.
 """
 
+import functools
 import itertools
 import math
 import os
@@ -131,8 +132,49 @@ class Unequal(nn.Module):
         return output + self.second(x) if bool((x.mean() > 0).any()) else output
 
 
+class Projected(nn.Module):
+    """Draws a projection in its first forward, and keeps it in a buffer, an attribute or a cache."""
+
+    projection: Tensor
+
+    def __init__(self, kept: str) -> None:
+        super().__init__()
+        self.layer, self.kept, self.by = nn.Linear(6, 3), kept, None
+        self.register_buffer("projection", torch.zeros(6, 6))
+        self.cached = functools.lru_cache(partial(torch.randn, 6, 6))
+
+    def forward(self, x: Tensor) -> Any:
+        if self.kept == "cache":
+            return self.layer(x @ self.cached().to(x))
+        if self.kept == "attribute":
+            self.by = torch.randn(6, 6) if self.by is None else self.by
+            return self.layer(x @ self.by.to(x))
+        if not self.projection.any():
+            self.projection.copy_(torch.randn(6, 6))
+        return self.layer(x @ self.projection)
+
+
+def clipped(*, late: bool) -> nn.Module:
+    """Gradients are clipped by hooks: those of parts of a batch would be clipped apart."""
+    layer = nn.Linear(6, 3).double()
+    for one in layer.parameters():
+        if late:
+            one.register_post_accumulate_grad_hook(lambda parameter: parameter.grad.clamp_(-0.01, 0.01))
+        else:
+            one.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    return layer
+
+
 def _job(**fields: Any) -> Job:
     return called.make_job(on_step=None, on_epoch=None, **fields)
+
+
+def projected_job(kept: str) -> Job:
+    return _job(model=lambda: Projected(kept).double())
+
+
+def clipped_job(*, late: bool) -> Job:
+    return _job(model=partial(clipped, late=late))
 
 
 WRONG: dict[str, tuple[Callable[[], Job], Strategy]] = {
@@ -150,6 +192,10 @@ WRONG: dict[str, tuple[Callable[[], Job], Strategy]] = {
     "parameters by identity": (partial(make_job, "gpt_by_identity"), SHARDS),
     "whole matrices": (partial(make_job, "gpt_muon"), SHARDS),
     **{
+        f"a first draw in a {kept}": (partial(projected_job, kept), REPLICAS)
+        for kept in ("buffer", "attribute", "cache")
+    },
+    **{
         f"ranks in {place}": (partial(following_job, place, way), REPLICAS)
         for place, way in zip(PLACES, ("group", "variable") * 4, strict=True)
     },
@@ -159,6 +205,12 @@ RIGHT: dict[str, tuple[Callable[[], Job], Strategy]] = {
     "calls under replicas": (lambda: _job(model=lambda: Counts().double()), REPLICAS),
     "calls of the loss": (lambda: _job(loss=counting()), REPLICAS),
     "a gathered score": (lambda: _job(metric=WholeMetric(largest)), REPLICAS),
+    "a first draw, microbatches": (partial(projected_job, "buffer"), builders.strategy(microbatches=2)),
+    **{
+        f"hooks on gradients, {strategy.name}, {late}": (partial(clipped_job, late=late), strategy)
+        for strategy in (REPLICAS, SHARDED, builders.strategy(microbatches=2))
+        for late in (False, True)
+    },
     "bf16": (lambda: _job(precision="bf16"), REPLICAS),
     "dropout, replicas": (lambda: replace(make_job("dropped"), on_step=None), REPLICAS),
     "dropout, stages": (lambda: replace(make_job("dropped"), on_step=None), PIPELINE),
@@ -204,7 +256,7 @@ def _try(rank: int, join: Callable[[], World], make: Callable[[], Job], strategy
 
 
 def _draws(job: Job) -> bool:
-    return any(isinstance(one, nn.Dropout) for one in job.model().modules())
+    return any(isinstance(one, nn.Dropout | Projected) for one in job.model().modules())
 
 
 def found(world: World, trials: dict[str, Verified | str]) -> dict[str, Verified | str]:

@@ -39,7 +39,6 @@ from trimaran.base.job import Job
 from trimaran.features.training.session import Session
 from trimaran.graph.behaviour import weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
-from trimaran.graph.examine import look_at_gathering
 from trimaran.graph.sharding.fsdp_units import sharding_units
 from trimaran.graph.types import Graph
 from trimaran.launch.world import Place, World, open_world
@@ -452,9 +451,6 @@ def _train(
     try:
         world = _world(rank, strategy.devices, folder)
         seen, batch = made.graph.behaviour, full_batch(job.global_batch_size, strategy)
-        if seen is not None and seen.reduction == "gathers" and world.size > 1:
-            seen = look_at_gathering(job, made.model, seen, world.rank, world.size)
-            check_exact(seen, strategy)
         session = Session(
             weighed(job, seen, splits=splits_batches(strategy)),
             strategy,

@@ -54,8 +54,6 @@ EQUAL = {
 REFUSED = {
     "simclr": ("dp2",),
     "clip_gathered": ("m2", "zero3"),
-    "clip_detached": ("dp2",),
-    "clip_centered": ("dp2",),
     "spectral": ("m2",),
     "diffusion_ema": ("zero3",),
     "ema_swapped": ("zero2",),
@@ -70,8 +68,6 @@ REFUSED = {
 LONG = frozenset(
     {
         "bf16",
-        "clip_centered",
-        "clip_detached",
         "compiled",
         "curriculum",
         "early_exit",

@@ -1,5 +1,6 @@
 """`trimaran check`: what a job does, and which kinds of plans train it exactly."""
 
+import os
 from typing import Annotated
 
 from trimaran.cli.options import Batch, Json, Reference, Seed, option
@@ -14,6 +15,8 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Say before it trains which kinds of plans train a job exactly as one process does, and why others would not."""
+    # Threads that spin while they wait for the next small operation take a core each; libgomp reads it with torch.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with errors_reported(as_json=as_json):
         from trimaran.cli.following import following
         from trimaran.features.check import check_job, print_checked

@@ -15,7 +15,6 @@ from trimaran.base.units import format_seconds, format_some
 from trimaran.graph.behaviour import Behaviour
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, check_room
-from trimaran.planning.gathering import gathering_confirmed
 from trimaran.program.json_files import to_plain
 from trimaran.program.refusals import KINDS, objection
 from trimaran.report.tables import add_words, frame_table, page_text
@@ -138,7 +137,7 @@ def check_job(source: JobSource) -> Checked:
     started_s = time.perf_counter()
     job = source.make()
     check_room(job, source.reference)
-    graph = gathering_confirmed(source, capture_and_look(job).graph, ranks=2)
+    graph = capture_and_look(job).graph
     # Most of it is the graph, and all of it for a model that is too large to run.
     behaviour = replace(graph.behaviour or Behaviour(), seconds=time.perf_counter() - started_s)
     kinds = tuple(_verdict(kind, graph, behaviour) for kind in KINDS)
@@ -158,8 +157,11 @@ def _verdict(kind: str, graph: Graph, behaviour: Behaviour) -> KindVerdict:
         found = _restricted(kind, graph)
     if found is not None:
         return KindVerdict(kind=kind, exact=False, reason=found)
-    if (strategy.dp > 1 or strategy.microbatches > 1) and behaviour.reduction == "unknown":
-        why = behaviour.not_looked or "the loss was no finite number on any batch that was looked at"
+    unseen = {
+        "unknown": behaviour.not_looked or "the loss was no finite number on any batch that was looked at",
+        "gathers": "the loss gathers across ranks, and one process has nothing to gather",
+    }
+    if (strategy.dp > 1 or strategy.microbatches > 1) and (why := unseen.get(behaviour.reduction)):
         return KindVerdict(
             kind=kind,
             exact=False,
@@ -216,21 +218,12 @@ def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
         found += "; the optimizer does not hold them, so they are not trained" if not_held else ""
         rows.append(Seen(what="loss", found=f"{found}; to train them under any plan, put them into the model",
                          unusual=True))  # fmt: skip
-    if of.changed_inputs:
-        rows.append(
-            Seen(what="inputs", found=f"written to by the forward: {format_some(of.changed_inputs)}", unusual=True)
-        )
     if of.hooked:
         rows.append(Seen(what="hooks", found=f"of yours on {format_some(of.hooked)}", unusual=True))
     if of.gradient_hooks:
-        linear = "" if of.uneven_hooks else ", which are linear"
-        rows.append(
-            Seen(what="gradient hooks", found=f"of yours on {format_some(of.gradient_hooks)}{linear}", unusual=True)
-        )
+        rows.append(Seen(what="gradient hooks", found=f"of yours on {format_some(of.gradient_hooks)}", unusual=True))
     if of.carried:
-        rows.append(
-            Seen(what="state", found=f"taken over from step to step in Python: {format_some(of.carried)}", unusual=True)
-        )
+        rows.append(Seen(what="state", found=f"each step changes, in Python: {format_some(of.carried)}", unusual=True))
     if of.inner_backward:
         rows.append(
             Seen(what="double backward", found="gradients are computed inside the forward or the loss", unusual=True)
@@ -251,8 +244,6 @@ def _mode(of: Behaviour) -> Seen:
         found = ["Job.model returns the model in evaluation mode; it is trained in training mode"]
     if of.kept_in_evaluation:
         found.append(f"stays in evaluation mode: {format_some(of.kept_in_evaluation)}")
-    if of.own_train:
-        found.append(f"own train(): {format_some(of.own_train)}")
     return Seen(what="training mode", found="; ".join(found), unusual=len(found) > 1 or of.returned_in_evaluation)
 
 

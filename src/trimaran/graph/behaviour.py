@@ -23,9 +23,10 @@ over what `Job.loss_weight` says; nothing that adds up over parts of a batch; th
 not looked at."""
 
 
-Metric = Literal["", "gathered", "mean"]
+Metric = Literal["", "gathered", "mean", "communicates"]
 """How `Job.metric` is computed: not looked at, or there is none; over the outputs of all evaluation data; as the mean
-over samples of the metrics of parts of batches, since outputs cannot be put together, or are too large."""
+over samples of the metrics of parts of batches, since outputs cannot be put together, or are too large; it waits for
+other ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +147,9 @@ class Behaviour:
         not_looked: why the job was not run on parts of batches; empty: it was
         returned_in_evaluation: its factory returned the model in evaluation mode
         kept_in_evaluation: modules that stay in evaluation mode while the model is trained
-        own_train: modules that override `train()`
         reduction: how the loss is reduced over a batch
         logs_over_ranks: the forward or the loss communicates, and nothing that is trained hears of it
+        follows_ranks: the forward or the loss does something else among several ranks, and does not communicate
         weight: for "weight", over what it is a mean
         microbatches: largest difference between the gradients of a batch in microbatches and as a whole, of the
             largest gradient of the same tensor; batch norm and random draws apart. None: not known
@@ -158,7 +159,6 @@ class Behaviour:
         stream: the training data is an `IterableDataset`
         data_draws: a sample that is read twice differs
         data_carries: it, or its batch, differs also under the same seeds: the data set or the collate keeps something
-        collate_carries: a batch of the same samples differs under the same seeds, as the collate keeps something
         moved: what gives another value for the same samples under the same seeds, by what no look can put back, such
             as an iterator; empty: nothing
         read_together: a sample depends on those that are read with it (`__getitems__`)
@@ -173,14 +173,11 @@ class Behaviour:
         restarts: they draw other numbers for other samples, and from the same state in each call
         holds_generator: they draw from a generator that they hold, of torch, Python or NumPy
         host_draws: they draw from a generator of Python or NumPy
-        drawn_once: what they draw in their first call and keep, in Python
         path: what the forward does differs: with "seed", with "data", with neither
         decided_at: the line of the user's code that reads a value by which it does, as "job.py:12"; empty: not known
         mixed_at: where the losses of parts do not add up, the first line of the user's code that gives a batch what is
             not made of what it gives its parts; empty: not known
         batch_norms: modules whose statistics follow the batches
-        follows_ranks: part of the job that gives something else where there are several ranks, or communicates where
-            no parts are added up; empty: none does
         synced: those of them that wait for other ranks (SyncBatchNorm)
         failing: sizes of parts that fail in training, each with how [samples]: batch norm may need two
         batches: samples of a global batch, and of the last of each epoch where that is smaller and trained on
@@ -195,15 +192,11 @@ class Behaviour:
         readers: other parts of the job than the loss that hold parts of the model, each with what it holds
         hollow: trained parameters without elements
         gradient_hooks: parameters with hooks of the user's on their gradients
-        uneven_hooks: those of them whose hooks do not give the sum of what they give for parts of a gradient
-        carried: values that the job keeps in Python, outside of buffers, and a step takes over from the one before it
-        carried_by_model: those of them that the model has, or hooks on it
-        results: what the forward leaves in Python for a loss that reads it, or with a gradient
+        carried: values in Python, outside of buffers, that each step changes
+        carried_of_samples: those of them that it changes otherwise for other samples
         in_loss: parts of the model that the loss holds
         tied: parameters that are one under several names
         dtypes: dtypes of parameters that are not that of the first trained one, each with the parameter
-        changed_inputs: tensors of a batch that the forward or the loss writes to
-        changed_for_loss: those of them that the forward writes to, and the loss is given
         loss_parameters: parameters that the loss has and the model has not
         part_failed: how a part of a batch failed that as a whole did not; empty: none did
         inner_backward: gradients are computed inside the forward or the loss
@@ -218,9 +211,9 @@ class Behaviour:
     not_looked: str = ""
     returned_in_evaluation: bool = False
     kept_in_evaluation: tuple[str, ...] = ()
-    own_train: tuple[str, ...] = ()
     reduction: Reduction = "unknown"
     logs_over_ranks: bool = False
+    follows_ranks: bool = False
     weight: Weight | None = None
     microbatches: float | None = None
     replicas: float | None = None
@@ -229,7 +222,6 @@ class Behaviour:
     stream: bool = False
     data_draws: bool = False
     data_carries: bool = False
-    collate_carries: bool = False
     moved: str = ""
     read_together: bool = False
     collate_draws: bool = False
@@ -243,12 +235,10 @@ class Behaviour:
     restarts: bool = False
     holds_generator: bool = False
     host_draws: bool = False
-    drawn_once: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
     decided_at: str = ""
     mixed_at: str = ""
     batch_norms: tuple[str, ...] = ()
-    follows_ranks: str = ""
     synced: tuple[str, ...] = ()
     failing: tuple[tuple[int, str], ...] = ()
     batches: tuple[int, ...] = ()
@@ -263,15 +253,11 @@ class Behaviour:
     readers: tuple[tuple[str, str], ...] = ()
     hollow: tuple[str, ...] = ()
     gradient_hooks: tuple[str, ...] = ()
-    uneven_hooks: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
-    carried_by_model: tuple[str, ...] = ()
-    results: tuple[str, ...] = ()
+    carried_of_samples: tuple[str, ...] = ()
     in_loss: tuple[str, ...] = ()
     tied: tuple[str, ...] = ()
     dtypes: tuple[tuple[str, str], ...] = ()
-    changed_inputs: tuple[str, ...] = ()
-    changed_for_loss: tuple[str, ...] = ()
     loss_parameters: tuple[str, ...] = ()
     part_failed: str = ""
     inner_backward: bool = False
@@ -286,6 +272,12 @@ class Behaviour:
     def leaves_out(self) -> bool:
         """`Job.collate` may leave out samples."""
         return bool(self.left_out) or (self.weight is not None and self.weight.measure == "samples")
+
+    @property
+    def is_random(self) -> bool:
+        """Something of a step is drawn."""
+        drawn = self.draws or self.host_draws or self.own_generator or self.holds_generator
+        return drawn or self.collate_draws or self.restarts
 
     @property
     def splits(self) -> bool:
@@ -341,14 +333,14 @@ def kept_outside(behaviour: Behaviour | None) -> tuple[str, ...]:
         behaviour: what was seen of the job; None: nobody has looked
 
     Example:
-        >>> kept_outside(Behaviour(carried=("steps of the model",), buffers=("mean", "loss.centers")))
-        ('steps of the model', 'loss.centers')
+        >>> kept_outside(Behaviour(data_carries=True, buffers=("mean", "loss.centers")))
+        ('what the data set or Job.collate keeps of each read', 'loss.centers')
     """
     if behaviour is None:
         return ()
     generator = ("the state of a generator that the job holds",) if behaviour.holds_generator else ()
     data = ("what the data set or Job.collate keeps of each read",) if behaviour.data_carries else ()
-    return (*behaviour.carried, *generator, *data, *(name for name in behaviour.buffers if name.startswith(OF_LOSS)))
+    return (*generator, *data, *(name for name in behaviour.buffers if name.startswith(OF_LOSS)))
 
 
 TOO_LARGE = "the model is too large to run here"

@@ -29,11 +29,9 @@ import itertools
 import math
 import os
 import random
-import re
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -47,7 +45,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.precision import dtype_name
-from trimaran.base.user_errors import asking, attempted
+from trimaran.base.user_errors import asking
 from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, Metric, Reduction, Weight
 from trimaran.graph.examine_modes import (
     Coupled,
@@ -55,20 +53,16 @@ from trimaran.graph.examine_modes import (
     LossCall,
     Losses,
     Promoting,
-    Watched,
     WithoutBatchEffects,
     has_storage,
     span_of,
 )
-from trimaran.graph.gradient_hooks import gradient_hooks
-from trimaran.graph.gradients import are_alike, kept_gradient, largest, largest_difference, summed, whole_gradient
+from trimaran.graph.gradients import are_alike, kept_gradient, largest, largest_difference, summed
 from trimaran.graph.metrics import EVALUATED, can_gather, copied_metric
 from trimaran.graph.optimizers import (
-    differing_option,
     modules_of,
     optimizer_traits,
     parameter_names,
-    trained_parameters,
 )
 from trimaran.user_code.alone import alone, among_ranks, is_one_of_several
 from trimaran.user_code.batches import (
@@ -88,7 +82,6 @@ from trimaran.user_code.batches import (
 )
 from trimaran.user_code.datasets import describe
 from trimaran.user_code.held_state import (
-    PLACE_OF,
     HeldState,
     Values,
     changed,
@@ -99,14 +92,15 @@ from trimaran.user_code.model import (
     SAMPLES,
     Samples,
     begin_training,
+    count_gradient_hooks,
     device_of,
     differing_sizes,
     has_compiled,
     has_user_hooks,
     hooks_now,
     hooks_of_user,
+    hooks_wait,
     largest_look,
-    overrides_train,
     parts_in_evaluation,
     precision_context,
     put_hooks_back,
@@ -117,7 +111,6 @@ from trimaran.user_code.model import (
 )
 from trimaran.user_code.randomness import (
     PYTHON_AND_NUMPY,
-    States,
     find_moved,
     host_states,
     seed_generators,
@@ -153,9 +146,6 @@ MOST_FOLLOWED = 5_000_000
 TRIED = 24
 """More batches that are looked at where values are read, until parts have read others than the whole."""
 
-SELECTED = 12
-"""More batches that are looked at where samples may be selected: by order, or as the largest."""
-
 TELLING = 3
 """Batches that are enough, if their parts read other values than the whole."""
 
@@ -189,11 +179,6 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         _from_model(model), in_loss=in_loss, optimizer=optimizer_traits(job, model), precision=job.precision,
         readers=readers_of(job, model),
     )  # fmt: skip
-    with quiet(), _elsewhere():
-        parameters = trained_parameters(model)
-        # It may ask for a device that is not here.
-        if attempted("Job.optimizer", lambda: differing_option(job, parameters, found.optimizer), ""):
-            found = replace(found, follows_ranks="Job.optimizer or Job.lr_schedule")
     if too_large:
         return replace(found, not_looked=TOO_LARGE)
     samples = Samples(job, device_of(model), most=SCANNED, keep=True)
@@ -207,6 +192,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     with ExitStack() as stack:
         for part in (model, *modules_of(job.loss)):
             stack.enter_context(untouched(part))
+        stack.callback(hooks_wait, model.parameters(), wait=False)
         contexts = (quiet(), uncompiled(), torch.enable_grad(), alone())
         for context in contexts:
             stack.enter_context(context)
@@ -222,37 +208,6 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     return replace(found, seconds=time.perf_counter() - started_s)
 
 
-def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: int, ranks: int) -> Behaviour:
-    """See what a loss that gathers gives on several ranks; all of them call it.
-
-    Args:
-        job: the job
-        model: its model, which is left as it was
-        behaviour: what was seen without the other rank
-        rank: of this process
-        ranks: of the world
-    """
-
-    def sum_up(tensor: Tensor) -> None:
-        dist.all_reduce(tensor)
-
-    samples = Samples(job, device_of(model), most=SCANNED, keep=True)
-    with quiet(), untouched(model), torch.enable_grad():
-        begin_training(model)
-        examination = _Examination(job, model, samples)
-        try:
-            difference = examination.difference_when_gathered(rank, ranks, sum_up)
-        except RuntimeError:
-            # Parts that do not fit together: nothing that could be trained.
-            difference = math.inf
-    if not examination.communicated and behaviour.reduction not in ("gathers", "batch"):
-        return behaviour
-    reduction: Reduction = "gathers" if examination.communicated else "batch"
-    return replace(
-        behaviour, reduction=reduction, replicas=difference, tolerance=max(behaviour.tolerance, examination.tolerance)
-    )
-
-
 def _from_model(model: nn.Module) -> Behaviour:
     named = {module: path for path, module in model.named_modules()}
     trained = dict(model.named_parameters(remove_duplicate=False))
@@ -260,15 +215,10 @@ def _from_model(model: nn.Module) -> Behaviour:
     tied = [name for name, one in trained.items() if first.setdefault(id(one), name) != name]
     common = next((one.dtype for one in trained.values() if one.requires_grad), torch.float32)
     dtypes = tuple((dtype_name(one.dtype), name) for name, one in trained.items() if one.dtype != common)
-    hooks = gradient_hooks(model, _elsewhere)
-    following = [name for name, kind in hooks if kind == "follows ranks"]
     return Behaviour(
-        gradient_hooks=tuple(name for name, _ in hooks),
-        uneven_hooks=tuple(name for name, kind in hooks if kind == "uneven"),
-        follows_ranks=f"the hook on the gradient of {following[0]}" if following else "",
+        gradient_hooks=tuple(name for name, one in model.named_parameters() if count_gradient_hooks(one)),
         returned_in_evaluation=was_in_evaluation(model),
         kept_in_evaluation=tuple(_outermost(named[part] for part in parts_in_evaluation(model))),
-        own_train=tuple(path or "the model" for module, path in named.items() if overrides_train(module)),
         batch_norms=tuple(path for module, path in named.items() if _follows_batches(module)),
         synced=tuple(path or "the model" for module, path in named.items() if isinstance(module, nn.SyncBatchNorm)),
         hooked=tuple(path or "the model" for module, path in named.items() if has_user_hooks(module)),
@@ -360,9 +310,7 @@ def _outermost(paths: Iterator[str]) -> Iterator[str]:
 
 def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
     """What batches hold, and of which sizes."""
-    reading, collating = samples.carries(), samples.collate_carries()
-    carries = reading or bool(collating)
-    follows = "" if carries else samples.follows(_elsewhere)
+    carries = samples.carries()
     batch = samples.batch(range(SAMPLES))
     others: list[Any] = []
     name_tensors(batch, others)
@@ -375,10 +323,8 @@ def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
         stream=samples.stream,
         data_draws=samples.draws(),
         data_carries=carries,
-        collate_carries=collating in ("kept", "moved"),
-        moved="Job.collate" if collating == "moved" else "",
-        read_together=follows == "others",
-        follows_ranks="Job.dataset or Job.collate" if follows == "rank" else found.follows_ranks,
+        moved="Job.collate" if samples.moves else "",
+        read_together=not carries and samples.read_together(),
     )
 
 
@@ -398,7 +344,6 @@ class _Pass:
         weight: that the loss returned with it
         gradients: of each parameter that is trained; None: it has none
         buffers: afterwards, those of batch norms apart
-        held: values that the job keeps in Python, afterwards
         path: of operations
         read: values of tensors that decide, in order
         read_at: the line of the user's code that reads each
@@ -409,7 +354,6 @@ class _Pass:
     weight: float | None
     gradients: list[Tensor | None] = field(default_factory=list)
     buffers: list[Tensor] = field(default_factory=list)
-    held: Values = field(default_factory=dict)
     path: int = 0
     read: tuple[int | bool, ...] = ()
     read_at: tuple[str, ...] = ()
@@ -428,10 +372,6 @@ class _Split:
     """Each from the buffers that the whole began with."""
     in_turn: list[_Pass]
     """Each from the buffers that the one before has left."""
-    initial: list[Tensor] = field(default_factory=list)
-    """The buffers, and the weights, that the whole began with."""
-    held: Values = field(default_factory=dict)
-    """What was kept in Python before."""
 
     @property
     def reads_other(self) -> bool:
@@ -454,18 +394,14 @@ class _Examination:
         self._job, self._model, self._samples = job, model, samples
         self._started_s = time.process_time()
         self.reads = False
-        self.selects = False
         self.own = self.generates = False
         self._ends: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self.draws = self.host_draws = self.uncoupled = self.inner = self.mixed = self.communicated = False
+        self.draws = self.host_draws = self.uncoupled = self.inner = self.mixed = False
         self.written: set[str] = set()
-        self.changed: dict[str, None] = {}
-        self._changed_for_loss: dict[str, None] = {}
         # Draws that begin in the same state whatever the seed; and those that a part of the batch has other shapes of.
         self._restarted: set[int] = set()
         self._parted: set[int] = set()
         self.foreign: dict[str, None] = {}
-        self._metric_follows = False
         self.part_failed = ""
         self._failing: tuple[tuple[int, str], ...] = ()
         self._calls: list[LossCall] = []
@@ -473,9 +409,6 @@ class _Examination:
         self._collate_draws = False
         # What is drawn in a loop over samples is drawn alike for each, so that a part draws what the whole does.
         self._draws_alike = False
-        self._carried: frozenset[str] = frozenset()
-        self._drawn_once: tuple[str, ...] = ()
-        self.results: dict[str, None] = {}
         self._scanned: list[dict[tuple[str, str], float]] = []
         self._left_out: list[int] = []
         # Losses of the first batch, once more.
@@ -501,6 +434,7 @@ class _Examination:
         self._double = self._work is not self._model or (
             double and all(one.dtype is torch.float64 for one in self._model.parameters())
         )
+        hooks_wait(self._work.parameters())
         self._trained = [one for one in self._work.parameters() if one.requires_grad]
         self._known = {name for name, _ in self._work.named_parameters()}
         self._names = [name for name, one in self._work.named_parameters() if one.requires_grad]
@@ -520,7 +454,6 @@ class _Examination:
         # A first forward may put hooks on its parts, and keep that it has, as models of Hugging Face do.
         self._hooks = hooks_now(self._work)
         self._held_state = HeldState(_holders(self._job, self._work))
-        self._held_before = self._held_state.values()
 
     def _reaches_model(self, work: nn.Module) -> bool:
         """Whether a copy of the model, a hook on it, or the loss holds parts of the model itself."""
@@ -529,7 +462,6 @@ class _Examination:
 
     def look(self, found: Behaviour) -> Behaviour:
         """Add what is seen."""
-        self.written |= set(self._written_by_train()) if found.own_train else set()
         most = min(self._samples.count, max(2, min(LOOKED_AT, self._job.global_batch_size)))
         first = list(range(min(most, SAMPLES)))
         while True:
@@ -578,26 +510,12 @@ class _Examination:
             splits = self._splits(most)
         splits += self._told(splits, most)
         _check_weights(splits)
-        tolerance = self.tolerance
+        metric, tolerance = self._metric(), self.tolerance
         found = replace(found, tolerance=tolerance, **self._seen(splits))
         if self._is_moved(splits[0]):
             found = replace(found, moved="the forward or the loss")
-        self._find_carried(splits)
-        self._drawn_once += self._drawn_into_caches(splits[0])
-        carried = sorted(self._carried)
-        of_loss = self._held_by_loss()
-        handed = self._handed_to_loss(splits[0].whole)
-        found = replace(
-            found,
-            carried=tuple(carried),
-            drawn_once=self._drawn_once,
-            carried_by_model=tuple(path for path in carried if path not in of_loss),
-            # What a module keeps is read by a loss that holds the module.
-            results=(
-                *handed,
-                *(path for path in self.results if path not in (*of_loss, *handed) and _is_held_by_function(path)),
-            ),
-        )
+        carried, of_samples = self._carried(splits[0])
+        found = replace(found, carried=carried, carried_of_samples=of_samples)
         reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
         without = self._without_weight(weight or self._job.loss_weight)
         if without is not None:
@@ -609,10 +527,7 @@ class _Examination:
             each = float(weight(splits[0].whole)) / sum(splits[0].sizes)
             weight = replace(weight, typical=each if math.isfinite(each) and each > 0.0 else 1.0)
         padded = False
-        communicates, follows = self._on_ranks(self._batch(range(SAMPLES)))
-        metric = self._metric()
-        if follows or self._metric_follows:
-            found = replace(found, follows_ranks="the forward or the loss" if follows else "Job.metric")
+        communicates = self._on_ranks(self._batch(range(SAMPLES)))
         # A forward may gather what it keeps in a buffer, and the loss nothing.
         if communicates == "gathers":
             reduction, weight, apart = "gathers", None, 0.0
@@ -623,6 +538,7 @@ class _Examination:
             reduction=reduction,
             mixed_at=self._mixed_at(splits[0]) if reduction == "batch" and not padded else "",
             logs_over_ranks=communicates == "logs",
+            follows_ranks=communicates == "follows",
             weight=weight,
             replicas=None if reduction == "gathers" else apart,
             microbatches=in_turn,
@@ -633,8 +549,6 @@ class _Examination:
             holds_generator=self.own,
             host_draws=self.host_draws,
             inner_backward=self.inner,
-            changed_inputs=tuple(self.changed),
-            changed_for_loss=tuple(self._changed_for_loss),
             loss_parameters=tuple(self.foreign),
             part_failed=self.part_failed,
             failing=self._failing,
@@ -661,45 +575,29 @@ class _Examination:
         self._draws_alike = False
         return splits, self._reduction(splits, tolerance)
 
-    def _written_by_train(self) -> list[str]:
-        """The parameters that a `train()` of the user's writes to, on the way to an evaluation and back."""
-        named = {
-            f"{path}.{name}".lstrip("."): one
-            for path, part in self._work.named_modules()
-            if overrides_train(part)
-            for name, one in part.named_parameters()
-        }
-        if sum(one.numel() for one in named.values()) > MOST_FOLLOWED:
-            return []
-        modes = [(module, module.training) for module in self._work.modules()]
-        before = [one.detach().clone() for one in named.values()]
-        try:
-            self._work.eval()
-            return [name for (name, one), value in zip(named.items(), before, strict=True) if not are_alike(one, value)]
-        finally:
-            self._work.train()
-            self._put_back()
-            for module, training in modes:
-                module.training = training
-
     def _metric(self) -> Metric:
         """How the metric of an evaluation is computed."""
         job, make = self._job, self._job.evaluation_dataset
         if job.metric is None or make is None:
             return ""
         modes = [(module, module.training) for module in self._work.modules()]
-        metric, held = copied_metric(job.metric), HeldState({"the metric": job.metric})
         try:
             data = Samples(replace(job, dataset=make), device_of(self._work), most=EVALUATED, keep=True, least=1)
             self._work.eval()
+            now = zip(self._buffers.items(), self._initial, strict=True)
+            self.written |= {name for (name, one), value in now if name in self._known and not are_alike(one, value)}
             count = min(EVALUATED, data.count)
             made = [self._evaluated(data.batch(range(some))) for some in dict.fromkeys((count, -(-count // 2), 1))]
-            self._metric_follows = self._differs_among_ranks(metric, made[0])
+            coupled = Coupled(Draws(), None)
+            # What it gathers may be empty.
+            with _among_ranks(), torch.no_grad(), self._promoting(), coupled, suppress(Exception):
+                copied_metric(job.metric)(*made[0])
+            if coupled.communicated:
+                return "communicates"
             return "gathered" if can_gather(made, samples=data.total) else "mean"
         except Exception:  # noqa: BLE001 - what fails in an evaluation is told there
             return ""
         finally:
-            held.put_back()
             self._put_back()
             for module, training in modes:
                 module.training = training
@@ -710,20 +608,6 @@ class _Examination:
         with torch.no_grad(), self._promoting(), WithoutBatchEffects(), Coupled(Draws(), None):
             output = call_model(self._job, self._work, batch)
         return output, split_batch(batch, own_loss=self._job.loss is None)[2]
-
-    def _differs_among_ranks(self, metric: Any, made: tuple[Any, Any]) -> bool:
-        """Whether a metric communicates where there are several ranks, or goes by their number."""
-        values = []
-        for context in (nullcontext(), _elsewhere()):
-            coupled = Coupled(Draws(), None)
-            try:
-                with context, torch.no_grad(), self._promoting(), coupled:
-                    values.append(float(copied_metric(metric)(*made)))
-            except Exception:  # noqa: BLE001 - as where what it gathers is empty
-                return coupled.communicated
-            if coupled.communicated:
-                return True
-        return values[0] != values[1] and not any(map(math.isnan, values))
 
     def _without_weight(self, weigh: Any) -> _Split | None:
         """A batch of which a part has samples alone that do not count; None: there are none, or all count.
@@ -796,19 +680,12 @@ class _Examination:
     def _told(self, splits: Sequence[_Split], most: int) -> list[_Split]:
         """More batches, where values are read, until parts have read others than the whole."""
         more: list[_Split] = []
-        for number, group in enumerate(self._tried(most)):
+        for group in self._tried(most):
             told = sum(split.reads_other for split in (*splits, *more))
             late = time.process_time() - self._started_s > SECONDS
-            # What is selected of a batch may by chance be what is selected of its parts; and what a forward writes to
-            # a parameter what is there at first, as to a teacher that begins as its student.
-            written = self._double and bool(self.written) and not more
-            wanted = written or (self.reads and told < TELLING) or (self.selects and number < SELECTED)
-            if not wanted or self.part_failed or late:
+            if not self.reads or told >= TELLING or self.part_failed or late:
                 break
-            # Training changes the weights, and with them what is read.
-            later = written or (self._double and number >= TRIED // 2)
-            with self._moved_weights(number) if later else nullcontext():
-                more.append(self._split(group, 1 if number % 2 or not self.selects else None))
+            more.append(self._split(group, 1))
         # A part of one sample may fail where those that a plan makes do not.
         self.part_failed = "" if splits and len(splits[0].parts) > 1 else self.part_failed
         return [split for split in more if len(split.parts) > 1]
@@ -843,25 +720,6 @@ class _Examination:
         drawn = random.Random(self._job.seed + 1)
         for number in range(TRIED):
             yield drawn.sample(range(self._samples.count), most if number % 2 or self._failing else 2)
-
-    @contextmanager
-    def _moved_weights(self, number: int) -> Iterator[None]:
-        """The copy of the model with weights that are elsewhere, by about as much as they differ from each other."""
-        generator = torch.Generator().manual_seed(self._job.seed + number)
-        before = [one.detach().clone() for one in self._trained]
-        with torch.no_grad():
-            for one in self._trained:
-                scale = float(one.std()) if one.numel() > 1 else 0.1
-                noise = torch.randn(one.shape, generator=generator, dtype=torch.float64)
-                one.add_(noise.to(device=one.device, dtype=one.dtype), alpha=scale * (1 + number % 3))
-        initial, self._initial = self._initial, [one.detach().clone() for one in self._buffers.values()]
-        try:
-            yield
-        finally:
-            self._initial = initial
-            with torch.no_grad():
-                for one, value in zip(self._trained, before, strict=True):
-                    one.copy_(value)
 
     def _groups(self, size: int) -> Iterator[list[int]]:
         """Samples of the batches that are looked at: first those that differ most, then others."""
@@ -980,11 +838,7 @@ class _Examination:
                 self._put_back()
                 apart.append(self._pass(copied_batch(part), drawn, bound))
             drew = any(before != after for before, after in self._ends.items())
-            if (
-                drew
-                or self._differs(self._held_before, run.held)
-                or any(not are_alike(one, other) for one, other in zip(self._initial, run.buffers, strict=True))
-            ):
+            if drew or not all(map(are_alike, self._initial, run.buffers)):
                 self._put_back()
                 in_turn = [
                     self._pass(copied_batch(part), drawn, bound) for part, bound in zip(parts, bounds, strict=True)
@@ -996,12 +850,15 @@ class _Examination:
         self._put_back()
         return _Split(
             whole=whole, parts=parts, sizes=sizes if len(parts) > 1 else [sum(sizes)], run=run, apart=apart,
-            in_turn=in_turn or apart, initial=self._initial, held=self._held_before,
+            in_turn=in_turn or apart,
         )  # fmt: skip
 
     def _batch(self, numbers: Sequence[int]) -> Any:
         batch = self._samples.batch(numbers)
         return cast_batch(batch, torch.float64) if self._double else batch
+
+    def _versions(self) -> dict[str, tuple[int, int]]:
+        return {name: (one._version, one.data_ptr()) for name, one in self._work.named_parameters()}
 
     def _put_back(self) -> None:
         self._put_buffers_back()
@@ -1018,48 +875,6 @@ class _Examination:
     def _buffers_now(self) -> list[Tensor]:
         now = {id(one): part._buffers.get(name) for part, name, one in self._places}
         return [one if (put := now.get(id(one))) is None else put for one in self._buffers.values()]
-
-    def _differs(self, before: Values, after: Values) -> list[str]:
-        return changed(before, after, lambda one, other: are_alike(one, other, tolerance=self.tolerance))
-
-    def _held_by_loss(self) -> set[str]:
-        """What is kept in Python that the forward alone does not change."""
-        before = self._held_state.values()
-        if not self._carried and not self.results:
-            return set()
-        with self._promoting(), WithoutBatchEffects():
-            call_model(self._job, self._work, self._batch(range(min(self._samples.count, LOOKED_AT))))
-        changed_by_model = set(self._differs(before, self._held_state.values()))
-        self._put_back()
-        return {*before, *self._carried, *self.results} - changed_by_model
-
-    def _handed_to_loss(self, batch: Any) -> tuple[str, ...]:
-        """What the forward, or a hook on it, leaves in Python that the loss reads, as it fails or differs without."""
-
-        def run(*, handed: bool) -> tuple[list[str], float | None]:
-            seed_generators(self._job.seed)
-            with self._promoting(), WithoutBatchEffects(), Coupled(drawn, None):
-                given = copied_batch(batch)
-                output = call_model(self._job, self._work, given)
-                kept = self._differs(self._held_before, self._held_state.values())
-                if not kept:
-                    return [], None
-                if not handed:
-                    self._held_state.put_back()
-                value = loss_value(self._job, output, given)
-            return kept, float(value[0] if isinstance(value, tuple) else value)
-
-        drawn = Draws()
-        try:
-            kept, expected = run(handed=True)
-            self._put_back()
-            if expected is None:
-                return ()
-            # It may raise, where it misses something.
-            read = attempted("Job.loss", lambda: run(handed=False)[1] != expected, True)
-            return tuple(kept) if read else ()
-        finally:
-            self._put_back()
 
     def _mixed_at(self, split: _Split) -> str:
         """The first line at which something of the batch is not made of that of its parts; empty: not known."""
@@ -1117,9 +932,6 @@ class _Examination:
 
     def _is_moved(self, split: _Split) -> bool:
         """Whether the same batch gives another loss although all that is known was put back, and the same is drawn."""
-        left = self._differs(split.held, self._held_state.values())
-        if any(one.startswith(PLACE_OF) for one in left):
-            return True
         samples = sum(split.sizes)
         # On a host the same operations give the same bits.
         tolerance = EXACT if device_of(self._work).type == "cpu" else self.tolerance
@@ -1138,112 +950,22 @@ class _Examination:
         drawn = Draws()
         return not (_near(run(drawn), run(drawn, (0, samples, samples)), tolerance) or self.uncoupled)
 
-    def _find_carried(self, splits: Sequence[_Split]) -> None:
-        """Which values that are kept in Python a step takes over from the one before it.
+    def _carried(self, split: _Split) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Values in Python that a second pass over the same batch changes once more; those others by other samples."""
+        drawn, samples, of_part = Draws(split.sizes), sum(split.sizes), split.sizes[0]
 
-        What each forward puts in the place of what was there, and nothing reads in the next, is a result: no state.
-        """
-        split = splits[0]
-        kept = self._differs(split.held, split.run.held)
-        self._drawn_once = self._drawn_into_buffers(split) if self.draws or self.host_draws else ()
-        if not kept:
-            return
-        drawn = Draws()
-        known = self._held_now().parts()
-        first = self._pass(copied_batch(split.whole), drawn)
-        made = self._made(known)
-        # Of as many samples: a state of other ones may be left alone.
-        alike = [one for one in splits[1:] if sum(one.sizes) == sum(split.sizes)]
-        second = self._pass(copied_batch((alike or splits)[-1].whole), Draws(), seed=1)
-        # What follows a buffer, such as a weight that is divided by its norm, is not carried in Python.
-        self._put_buffers_back()
-        then = self._pass(copied_batch(split.whole), drawn, (0, sum(split.sizes), sum(split.sizes)))
+        def kept(batch: Any, bound: tuple[int, int, int] | None) -> Values:
+            self._pass(copied_batch(batch), drawn, bound)
+            # What follows a buffer, such as a weight that is divided by its norm, is not carried in Python.
+            self._put_buffers_back()
+            return self._held_state.values()
+
+        first, second = kept(split.whole, None), kept(split.whole, (0, samples, samples))
         self._put_back()
-        # What stays, and is another one where the first call has another seed.
-        fresh = self._pass(copied_batch(split.whole), Draws(), seed=1)
-        seeded = set(self._differs(first.held, fresh.held)) - set(self._differs(first.held, second.held))
-        made_anew = self._made(known)
+        other = kept(split.parts[0], (0, of_part, samples))
         self._put_back()
-        modules = () if made == made_anew else ("a module",)
-        self._drawn_once += (*sorted(seeded.intersection(kept)), *modules)
-        other = set(self._differs(first.held, then.held))
-        again = replace(split, run=first, parts=[split.whole], sizes=[sum(split.sizes)], apart=[then], in_turn=[then])
-        if self._difference(again, [then], "mean", None) > self.tolerance:
-            other |= set(kept)
-        if other and self._is_never_read(split, other, first, drawn):
-            return
-        # Of a list that grows the entries count, too.
-        holders = {_holder(path) for path in other}
-        self._carried = frozenset((*other, *(path for path in kept if _holder(path) in holders)))
-
-    def _drawn_into_buffers(self, split: _Split) -> tuple[str, ...]:
-        """Buffers in which later passes leave what a first one has drawn."""
-        first = self._pass(copied_batch(split.whole), Draws())
-        second = self._pass(copied_batch(split.whole), Draws(), seed=1)
-        self._put_back()
-        fresh = self._pass(copied_batch(split.whole), Draws(), seed=1)
-        self._put_back()
-        passes = zip(first.buffers, second.buffers, fresh.buffers, strict=True)
-        drawn = (are_alike(one, then) and not are_alike(one, anew) for one, then, anew in passes)
-        return tuple(f"the buffer {name}" for name, is_drawn in zip(self._buffers, drawn, strict=True) if is_drawn)
-
-    def _drawn_into_caches(self, split: _Split) -> tuple[str, ...]:
-        """Functions whose caches keep what a first call draws: passes from one seed draw less when they are full."""
-        caches = self._held_state.caches()
-        if not caches or not (self.draws or self.host_draws):
-            return ()
-
-        def draws_as_before(ended: States) -> bool:
-            self._pass(copied_batch(split.whole), Draws())
-            return not find_moved(ended)
-
-        try:
-            self._pass(copied_batch(split.whole), Draws())
-            ended, filled = host_states(), [one for one in caches if one.cache_info().currsize]
-            # Twice: what is drawn in every other pass is not kept.
-            if not filled or draws_as_before(ended) or draws_as_before(ended):
-                return ()
-            for one in filled:
-                one.cache_clear()
-            return tuple(f"a result that {one.__name__} caches" for one in filled) if draws_as_before(ended) else ()
-        finally:
-            self._put_back()
-
-    def _held_now(self) -> HeldState:
-        """What is kept in Python now; it is not put back."""
-        return HeldState(_holders(self._job, self._work), undoable=False, files=True)
-
-    def _made(self, known: Sequence[nn.Module | nn.Parameter]) -> list[list[float]]:
-        """A few elements of each parameter that was not held, alone or by a module."""
-        before = {id(one) for one in known}
-        new = [one for one in self._held_now().parts() if id(one) not in before]
-        parameters = [one for part in new for one in (part.parameters() if isinstance(part, nn.Module) else (part,))]
-        return [one.detach().flatten()[:16].tolist() for one in parameters]
-
-    def _is_never_read(self, split: _Split, paths: set[str], first: _Pass, drawn: Draws) -> bool:
-        """Whether what is kept is computed from what was kept, or appended to a list, and nothing else goes by it."""
-        samples, read = sum(split.sizes), list[str]()
-        lists = [path.removeprefix(_LENGTH) for path in paths if path.startswith(_LENGTH)]
-        # Those that a first call makes are there afterwards.
-        self._pass(copied_batch(split.whole), drawn, (0, samples, samples))
-        self._put_buffers_back()
-        held = self._held_now()
-        kept = [*held.settable(lambda path, name: path in lists, (list, deque)),
-                *held.settable(lambda path, name: path in paths, (bool, int, float, Tensor))]  # fmt: skip
-        watched = {one.path for one in kept}
-        try:
-            if any(path not in watched and not _is_entry(path, watched) for path in paths):
-                return False
-            for one in kept:
-                if not _is_entry(one.path, watched):
-                    one.put(Watched(one.value, read))
-            found = self._pass(copied_batch(split.whole), drawn, (0, samples, samples))
-        except Exception:  # noqa: BLE001 - it was used as no meter is
-            return False
-        finally:
-            self._put_back()
-        again = replace(split, run=first, parts=[split.whole], sizes=[samples], apart=[found], in_turn=[found])
-        return not read and self._difference(again, [found], "mean", None) <= self.tolerance
+        carried = changed(first, second, self._alike)
+        return tuple(carried), tuple(one for one in changed(first, other, self._alike) if one in carried)
 
     def _pass(
         self,
@@ -1258,15 +980,13 @@ class _Examination:
         saved = [(one, one.grad) for one in (*self._trained, *held)]
         for one, _ in saved:
             one.grad = None
-        before = copied_batch(name_tensors(batch)) if bound is None and not self.changed else {}
         seed_generators(job.seed + seed)
         hosts = host_states(PYTHON_AND_NUMPY)
         own = self._held_state.generators()
         began = generator_states(own)
         alike = job.seed + seed if self._draws_alike else None
         coupled = Coupled(drawn, bound, alike=alike)
-        parameters = dict(self._work.named_parameters())
-        spans = {name: span_of(one) for name, one in parameters.items() if has_storage(one)}
+        versions = self._versions()
         # The copy is fp64; where it is looked at as it is, so is its precision.
         context = nullcontext() if self._double else precision_context(job, device_of(model))
         try:
@@ -1274,12 +994,8 @@ class _Examination:
                 self._promoting(), WithoutBatchEffects(coupled), coupled, coupled.on_hosts(), context,
             ):  # fmt: skip
                 output = call_model(job, model, batch)
-                by_forward = _written(batch, before) if isinstance(batch, Mapping) else []
                 value = loss_value(job, output, batch)
-            self.changed |= dict.fromkeys(_written(batch, before))
             total, weight = value if isinstance(value, tuple) else (value, None)
-            if bound is None:
-                self.results |= dict.fromkeys(self._held_state.results())
             if isinstance(total, Tensor) and total.requires_grad:
                 if bound is None:
                     self._note_leaves(total)
@@ -1302,48 +1018,21 @@ class _Examination:
         self.draws |= coupled.drew
         self.inner |= coupled.inner
         self.uncoupled |= coupled.lost
-        self.communicated |= coupled.communicated
         self.mixed |= coupled.mixed
         self.reads |= coupled.reads
-        self.selects |= coupled.selects
-        # A value that already is what the forward would make of it is one that it writes all the same.
-        self.written |= {
-            name
-            for name, (begin, end) in spans.items()
-            if parameters[name].data_ptr() != begin
-            or any(start < end and begin < stop for start, stop in coupled.mutated)
-        }
         self.host_draws |= bool(find_moved(hosts))
-        found = _Pass(
+        # A value that already is what the forward would make of it is one that it writes all the same.
+        self.written |= {name for name, one in self._versions().items() if one != versions.get(name, one)}
+        return _Pass(
             value=float(total),
             weight=None if weight is None else float(weight),
             gradients=gradients,
             buffers=[one.detach().clone() for one in self._buffers_now()],
-            held=self._held_state.values(),
             path=hash(tuple(coupled.operations)),
             read=tuple(coupled.read),
             read_at=tuple(coupled.read_at),
             states=tuple(coupled.states),
         )
-        if by_forward and self._job.loss is not None and self._reads_of(batch, output, before, by_forward, found.value):
-            self._changed_for_loss |= dict.fromkeys(by_forward)
-        return found
-
-    def _reads_of(
-        self, batch: Any, output: Any, before: Mapping[str, Tensor], names: Sequence[str], value: float
-    ) -> bool:
-        """Whether the loss is another one where tensors of a batch are what they were before the forward."""
-        if any(name not in batch for name in names):
-            return True
-        original = copy.copy(batch)
-        try:
-            for name in names:
-                original[name] = before[name].clone()
-            with torch.no_grad(), self._promoting(), WithoutBatchEffects():
-                other = loss_value(self._job, output, original)
-            return float(other[0] if isinstance(other, tuple) else other) != value
-        except Exception:  # noqa: BLE001 the user's, on what it was never given
-            return True
 
     def _promoting(self) -> Any:
         return Promoting() if self._double else nullcontext()
@@ -1366,11 +1055,10 @@ class _Examination:
     def _seen(self, splits: list[_Split]) -> dict[str, Any]:
         """What does not depend on how the loss is reduced."""
         passes = [one for split in splits for one in (split.run, *split.apart)]
-        # Some began with other weights.
         changed = [
             name
             for place, name in enumerate(self._buffers)
-            if any(not are_alike(one.run.buffers[place], one.initial[place]) for one in splits)
+            if any(not are_alike(one.run.buffers[place], self._initial[place]) for one in splits)
         ]
         parameters = dict(self._work.named_parameters())
         path = []
@@ -1397,7 +1085,6 @@ class _Examination:
             "unused": tuple(name for name, one in zip(self._names, have, strict=True) if not any(one)),
             "varying": tuple(name for name, one in zip(self._names, have, strict=True) if any(one) and not all(one)),
             "buffers": tuple(name for name in changed if name not in parameters),
-            # The first value of an average is no other one than that of the weight.
             "written": tuple(name for name in parameters if name in changed or name in self.written),
             "path": tuple(path),
             "decided_at": next(filter(None, (one.reads_at() for one in splits)), ""),
@@ -1615,9 +1302,6 @@ class _Examination:
     def _buffer_difference(self, split: _Split, passes: list[_Pass]) -> float:
         """1 where buffers end with other values than after the whole, else 0."""
         ends = passes[-1:] if passes is split.in_turn and passes is not split.apart else passes
-        for one in ends:
-            if self._carried.intersection(self._differs(one.held, split.run.held)):
-                return 1.0
         pairs = [pair for one in ends for pair in zip(one.buffers, split.run.buffers, strict=True)]
         return 0.0 if all(are_alike(*pair, tolerance=self.tolerance) for pair in pairs) else 1.0
 
@@ -1637,16 +1321,15 @@ class _Examination:
         total = math.fsum(weights)
         return [one / total if total else 0.0 for one in weights], 1.0
 
-    def _on_ranks(self, batch: Any) -> tuple[Literal["", "logs", "gathers"], bool]:
-        """How forward or loss communicate where there are several ranks; whether they go by their number else.
+    def _on_ranks(self, batch: Any) -> Literal["", "follows", "logs", "gathers"]:
+        """What forward and loss do where there are several ranks: communicate, or something else than alone.
 
-        What nothing that is trained hears of is a log: values, gradients and what is kept are the same where ranks send
+        What nothing that is trained hears of is a log: values, gradients and buffers are the same where ranks send
         other figures.
         """
-        drawn, runs = Draws(), list[tuple[list[Tensor], Values]]()
-        # Two figures, as what is counted may be clamped.
-        for context, others in ((alone(), None), *((_among_ranks(), one) for one in (None, 0, 1000))):
-            coupled = Coupled(drawn, (0, SAMPLES, SAMPLES) if runs else None, others=others)
+        drawn = Draws()
+
+        def run(coupled: Coupled, context: AbstractContextManager[None]) -> list[Tensor]:
             seed_generators(self._job.seed)
             try:
                 with context, self._promoting(), WithoutBatchEffects(), coupled:
@@ -1655,54 +1338,26 @@ class _Examination:
                     value = value[0] if isinstance(value, tuple) else value
                     found = torch.autograd.grad(value, self._trained, allow_unused=True) if value.requires_grad else ()
                 gradients = [torch.zeros(()) if one is None else kept_gradient(one) for one in found]
-                kept = [one.detach().clone() for one in self._buffers_now()]
-                runs.append(([value.detach(), *gradients, *kept], self._held_state.values()))
-            except Exception:  # noqa: BLE001 - as where it asks for a device that is not here; what is gathered is empty
-                if runs:
-                    return "gathers" if coupled.communicated else "", False
-                # As where it asks for a group.
-                runs.append(([], {}))
+                return [value.detach(), *gradients, *(one.detach().clone() for one in self._buffers_now())]
             finally:
                 self._put_back()
-            if len(runs) == 2 and not coupled.communicated:
-                pairs = zip(runs[1][0], runs[0][0], strict=False)
-                alike = bool(runs[0][0]) and all(are_alike(*pair, tolerance=self.tolerance) for pair in pairs)
-                return "", not alike
-        (tensors, held), *others_runs = runs[1:]
-        alike = all(all(map(are_alike, tensors, one)) and not self._differs(held, kept) for one, kept in others_runs)
-        return "logs" if alike else "gathers", False
 
-    def difference_when_gathered(self, rank: int, ranks: int, sum_up: Callable[[Tensor], object]) -> float:
-        """How far real ranks, each with a part of a batch and a loss that gathers, are from one with the whole.
+        runs = list[list[Tensor]]()
+        # Two figures, as what is counted may be clamped.
+        for others in (None, 0, 1000):
+            coupled = Coupled(drawn, (0, SAMPLES, SAMPLES) if runs else None, others=others)
+            try:
+                runs.append(run(coupled, _among_ranks()))
+                if not coupled.communicated:
+                    alone = run(Coupled(drawn, (0, SAMPLES, SAMPLES)), nullcontext())
+                    return "" if all(map(self._alike, runs[0], alone)) else "follows"
+            except Exception:  # noqa: BLE001 - as where it asks for a device that is not here; what is gathered is empty
+                return "gathers" if coupled.communicated else ""
+        first, *figures = runs
+        return "logs" if all(all(map(are_alike, first, one)) for one in figures) else "gathers"
 
-        Args:
-            rank: of this process
-            ranks: how many there are
-            sum_up: adds a tensor up over the ranks, in place
-        """
-        size = max(2, LOOKED_AT // ranks)
-        numbers = [number % self._samples.count for number in range(ranks * size)]
-        drawn = Draws()
-        with alone():
-            run = self._pass(self._batch(numbers), drawn)
-        self._put_back()
-        own = slice(rank * size, (rank + 1) * size)
-        part = self._pass(self._batch(numbers[own]), drawn, (own.start, own.stop, ranks * size))
-        gradients: list[Tensor | None] = []
-        for one, whole in zip(part.gradients, run.gradients, strict=True):
-            total = torch.zeros_like(whole_gradient(whole)) if whole is not None else None
-            if total is not None:
-                total += (whole_gradient(one) if one is not None else 0.0) / ranks
-                sum_up(total)
-            gradients.append(total)
-        value = torch.tensor(part.value / ranks, dtype=torch.float64, device=device_of(self._work))
-        sum_up(value)
-        added = replace(part, gradients=gradients, value=float(value), buffers=run.buffers)
-        split = _Split(whole=None, parts=[None], sizes=[1], run=run, apart=[added], in_turn=[added])
-        # Buffers of every rank are those after the whole; no rank knows those of the others.
-        others = torch.tensor(self._buffer_difference(split, [part]), dtype=torch.float64, device=value.device)
-        sum_up(others)
-        return max(self._difference(split, [added], "mean", None), min(1.0, float(others)))
+    def _alike(self, one: Tensor, other: Tensor) -> bool:
+        return are_alike(one, other, tolerance=self.tolerance)
 
     def _holds_when_sliced(self, split: _Split, tolerance: float) -> bool:
         """Whether parts that were padded with the whole add up, by some reduction."""
@@ -1737,8 +1392,8 @@ def _check_weights(splits: Sequence[_Split]) -> None:
 
 
 _NOTED = (
-    "reads", "selects", "own", "generates", "draws", "host_draws", "uncoupled", "inner", "mixed", "communicated",
-    "written", "changed", "results", "foreign", "_ends", "_parted", "_restarted", "_changed_for_loss",
+    "reads", "own", "generates", "draws", "host_draws", "uncoupled", "inner", "mixed",
+    "written", "foreign", "_ends", "_parted", "_restarted",
 )  # fmt: skip
 """What passes note of the job."""
 
@@ -1751,7 +1406,7 @@ def _holders(job: Job, model: nn.Module) -> dict[str, Any]:
     """What may keep values in Python, by what it is called."""
     named = {path or "the model": module for path, module in model.named_modules()}
     hooks = {
-        f"{_HOOK}{path}{f' ({number})' if number else ''}": hook
+        f"a hook of {path}{f' ({number})' if number else ''}": hook
         for path, module in named.items()
         for number, hook in enumerate(hooks_of_user(module))
     }
@@ -1761,34 +1416,7 @@ def _holders(job: Job, model: nn.Module) -> dict[str, Any]:
         for path, part in one.named_modules()
         if part not in named.values()
     }
-    return {**named, **hooks, **of_loss, _LOSS: job.loss}
-
-
-def _written(batch: Any, before: Mapping[str, Tensor]) -> list[str]:
-    """The tensors of a batch that are others now."""
-    now = name_tensors(batch)
-    return [name for name, one in before.items() if name in now and not are_alike(now[name].detach(), one.detach())]
-
-
-def _holder(path: str) -> str:
-    """The container that an entry is of, or its length."""
-    return re.sub(r"\[.*\]", "", path.removeprefix(_LENGTH))
-
-
-def _is_entry(path: str, holders: Collection[str]) -> bool:
-    """Whether a path is that of the length, or of an entry, of one of some holders."""
-    entry, _, root = path.removeprefix(_LENGTH).partition(" of ")
-    return any(
-        path == f"{_LENGTH}{one}" or (entry.startswith(f"{one.partition(' of ')[0]}[") and one.endswith(f" of {root}"))
-        for one in holders
-    )
-
-
-def _is_held_by_function(path: str) -> bool:
-    return path.endswith(f" of {_LOSS}") or f" of {_HOOK}" in path
-
-
-_LOSS, _HOOK, _LENGTH = "the loss", "a hook of ", "the length of "
+    return {**named, **hooks, **of_loss, "the loss": job.loss}
 
 
 def parts_in_loss(loss: Any, model: nn.Module) -> tuple[str, ...]:
@@ -1827,11 +1455,6 @@ def _among_ranks() -> Iterator[None]:
                 os.environ[name] = value
         dist.destroy_process_group()
         sys.excepthook = hook
-
-
-def _elsewhere() -> AbstractContextManager[None]:
-    """Among ranks; where this process is one of several, alone."""
-    return _among_ranks() if dist.group.WORLD is None else alone()
 
 
 def _is_label(name: str) -> bool:

@@ -2,11 +2,10 @@
 
 `Coupled` gives a part of a batch the random numbers that were drawn for its samples in the whole. `Promoting` computes
 in fp64. `WithoutBatchEffects` leaves out dropout and the statistics of a batch. `Losses` keeps the losses that are
-called. `Watched`, no mode, stands for what a job keeps from step to step.
+called.
 """
 
 import functools
-import operator
 import random
 import re
 import sys
@@ -40,9 +39,6 @@ MOST_CLASSES = 4096
 _SMALL = 4096
 """Elements of a tensor that is kept, or followed."""
 
-_SELECTING = frozenset({"amax", "amin", "argsort", "kthvalue", "max", "median", "min", "quantile", "sort", "topk"})
-"""Operations that select of many elements, which may be of several samples."""
-
 
 def span_of(tensor: Tensor) -> tuple[int, int]:
     """The addresses of the first element and behind the last one.
@@ -64,13 +60,6 @@ def has_storage(tensor: Tensor) -> bool:
     plain = not is_lazy(tensor) and type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
     strided = plain and tensor.layout is torch.strided and not tensor.is_nested
     return strided and tensor.device.type != "meta" and tensor.numel() > 0
-
-
-@functools.lru_cache(maxsize=4096)
-def _written_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
-    """The places and names of the arguments that an operation writes to."""
-    arguments = enumerate(operation._schema.arguments)
-    return tuple((place, one.name) for place, one in arguments if one.alias_info and one.alias_info.is_write)
 
 
 def _drops_nothing(operation: Any, args: Any, kwargs: Any) -> bool:
@@ -208,7 +197,7 @@ class Coupled(TorchDispatchMode):
         self.kept: list[tuple[str, Tensor, str]] = []
         """Of each operation, its name, what it made, and the line of the user's code."""
         self._draws, self._bound, self._next, self._others = draws, bound, 0, others
-        self.drew = self.lost = self.mixed = self.communicated = self.reads = self.selects = False
+        self.drew = self.lost = self.mixed = self.communicated = self.reads = False
         self.own = self.generates = self.inner = False
         """Something is drawn from a generator of the job; a part draws from it what the whole draws otherwise."""
         self.states: list[int] = []
@@ -218,19 +207,12 @@ class Coupled(TorchDispatchMode):
         self.operations: list[str] = []
         self.read: list[int | bool] = []
         self.read_at: list[str] = []
-        self.mutated: set[tuple[int, int]] = set()
-        """The addresses to which operations wrote in place."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations.append(str(func))
         name = func.overloadpacket.__name__.removesuffix("_")
-        self.selects |= name in _SELECTING
         communicates = func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         self.communicated |= communicates
-        for place, written in _written_arguments(func):
-            given = args[place] if place < len(args) else (kwargs or {}).get(written)
-            tensors = (one for one in pytree.tree_leaves(given) if isinstance(one, Tensor))
-            self.mutated |= {span_of(one) for one in tensors if has_storage(one)}
         draws = torch.Tag.nondeterministic_seeded in func.tags and not _drops_nothing(func, args, kwargs or {})
         generator = (kwargs or {}).get("generator")
         source = generator or torch.default_generator
@@ -527,81 +509,3 @@ class Losses(TorchFunctionMode):
             table = tuple(weight.tolist()) if isinstance(weight, Tensor) and weight.numel() <= MOST_CLASSES else ()
             self.calls.append(LossCall(ignored=given.get("ignore_index", -100), table=table))
         return func(*args, **kwargs)
-
-
-class Watched:
-    """Stands for a number, tensor or list that is kept from step to step, and notes whether it decides anything.
-
-    What is computed of it is watched, too; so sums and means of losses, as meters have them, are not read, nor is a
-    list that is appended to. A comparison, a tensor or a function of a library that takes it reads it.
-
-    Args:
-        value: in the place of which it is
-        read: where it notes a word for each reading
-
-    Example:
-        >>> read = []
-        >>> total = Watched(3.0, read)
-        >>> f"{(total + 1) / 2:.1f}", read
-        ('2.0', [])
-        >>> total > 1, read
-        (True, ['__gt__'])
-    """
-
-    def __init__(self, value: Any, read: list[str]) -> None:
-        self.__dict__.update(_value=value, _read=read)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("item", "detach", "clone", "cpu"):
-            return lambda: self
-        if name == "append":
-            return self._value.append
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self._read.append(name)
-        return getattr(self._value, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._read.append(name)
-
-    def __str__(self) -> str:
-        return str(self._value)
-
-    def __repr__(self) -> str:
-        return repr(self._value)
-
-    def __format__(self, text: str) -> str:
-        return format(self._value, text)
-
-
-def _computes(name: str) -> Callable[..., Watched]:
-    def compute(self: Watched, *others: Any) -> Watched:
-        plain = [one._value if isinstance(one, Watched) else one for one in others]
-        return Watched(getattr(operator, name)(self._value, *plain), self._read)
-
-    return compute
-
-
-def _computes_from_right(name: str) -> Callable[[Watched, Any], Watched]:
-    return lambda self, other: Watched(getattr(operator, name)(other, self._value), self._read)
-
-
-def _reads(name: str) -> Callable[..., Any]:
-    def read(self: Watched, *others: Any) -> Any:
-        self._read.append(name)
-        plain = [one._value if isinstance(one, Watched) else one for one in others]
-        return getattr(self._value, name)(*plain)
-
-    return read
-
-
-for _name in ("add", "sub", "mul", "truediv", "neg", "pos"):
-    setattr(Watched, f"__{_name}__", _computes(_name))
-for _name in ("add", "sub", "mul", "truediv"):
-    setattr(Watched, f"__r{_name}__", _computes_from_right(_name))
-for _name in (
-    "__bool__", "__float__", "__int__", "__index__", "__complex__", "__len__", "__iter__", "__getitem__", "__hash__",
-    "__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__mod__", "__floordiv__", "__pow__", "__abs__",
-    "__round__", "__rmod__", "__rfloordiv__", "__rpow__", "__array__",
-):  # fmt: skip
-    setattr(Watched, _name, _reads(_name))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress
+from trimaran.base.units import format_some
 from trimaran.graph.behaviour import weighed
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, check_room
@@ -14,7 +15,6 @@ from trimaran.machine.detect import detect_machine
 from trimaran.machine.types import Allocation
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.problem import Problem
-from trimaran.planning.gathering import gathering_confirmed
 from trimaran.planning.input_pipeline import room_of
 from trimaran.planning.measurement import Calibrated, find_calibrated
 from trimaran.planning.requests import EVERYTHING, PlanRequest
@@ -85,7 +85,7 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
     cluster = local_cluster(request)
     check_codec_runs(request.pins.codec_choice, on_gpu=cluster.machine.node.device.kind == "cuda")
     progress("capturing the graph", 0, 0)
-    graph = gathering_confirmed(source, capture_and_look(job).graph, ranks=cluster.size)
+    graph = capture_and_look(job).graph
     if graph.behaviour is not None:
         graph = replace(graph, behaviour=replace(graph.behaviour, accepted=request.accept_inexact))
     data = epoch_data(job)
@@ -181,6 +181,14 @@ def inexactness(graph: Graph, strategy: Strategy) -> tuple[str, ...]:
             "Job.collate draws random numbers, for each part of a batch its own: what it draws for each sample is "
             "drawn as in one process, what it draws once for a batch (as mixup does) is drawn once for each part; draw "
             "it in the forward, or use one device without microbatches, where that matters",
+        )
+    whole = strategy.microbatches == 1 and strategy.segments == 1 and strategy.tp == 1
+    carried = () if seen is None else seen.carried_of_samples if whole else seen.carried
+    if carried and strategy.dp * strategy.microbatches * strategy.segments * strategy.tp > 1:
+        drawn += (
+            f"each step changes {format_some(carried)}, which is kept in Python: here each microbatch does so, each "
+            "replica by its own samples, and a rank that has a part of the model runs the graph of its capture. The "
+            "trial compares the first steps: keep in a buffer (register_buffer) what later ones go by",
         )
     if seen is not None and seen.not_looked and strategy.dp * strategy.microbatches > 1:
         return (

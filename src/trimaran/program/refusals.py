@@ -241,14 +241,14 @@ _OTHERWISE = (
     ),
     Refusal(
         lambda seen, kind: kind.several and seen.follows_ranks,
-        "{} asks which rank of how many this is, or communicates (torch.distributed, WORLD_SIZE), and gives something "
-        "else among several",
+        "the forward or the loss asks which rank of how many this is (torch.distributed, WORLD_SIZE), and gives "
+        "something else among several",
         "a global batch and its gradient are the same on any number of ranks, so write it as for one process",
     ),
     Refusal(
-        lambda seen, kind: kind.several and seen.drawn_once,
-        "the first step draws {}, which later ones use again, and each rank would draw its own",
-        "draw it in Job.model, as a buffer (register_buffer), or from a generator with a seed, or use one device",
+        lambda seen, kind: kind.several and seen.metric == "communicates",
+        "Job.metric communicates (torch.distributed), and not every rank has outputs to give it",
+        "it is given those of all samples, so write it as for one process",
     ),
     Refusal(
         lambda seen, kind: (kind.zero > 1 or kind.divided) and seen.written,
@@ -266,23 +266,6 @@ _OTHERWISE = (
         lambda seen, kind: kind.shards and seen.gradient_hooks,
         "the hook on the gradient of {} would not see it, as a rank has a part of the parameter",
         "use one device, replicas with zero=0 or 1, or a pipeline; or do it in the optimizer's step",
-    ),
-    Refusal(
-        lambda seen, kind: (kind.splits or (kind.partitioned and seen.tied)) and seen.uneven_hooks,
-        "the hook on the gradient of {} would see gradients of parts of the batch, and what it makes of these does not "
-        "add up to what it makes of the whole",
-        "clip by Job.clip_norm or in the optimizer's step, or use one device without microbatches",
-    ),
-    Refusal(
-        lambda seen, kind: kind.partitioned and seen.carried_by_model,
-        "the forward takes over {} from step to step, which is no buffer, and the graph has the value of its capture",
-        "use one device or replicas, or a buffer (register_buffer)",
-    ),
-    Refusal(
-        lambda seen, kind: kind.partitioned and seen.results,
-        "the forward leaves {} behind for a loss, or a callback, that reads it, and a rank of a partitioned network "
-        "does not",
-        "return it from the forward, or use one device or replicas",
     ),
     Refusal(
         lambda seen, kind: kind.parts and seen.in_loss,
@@ -303,11 +286,6 @@ _OTHERWISE = (
         "device with workers=0",
     ),
     Refusal(
-        lambda seen, kind: kind.microbatches and seen.collate_carries,
-        "Job.collate keeps something from call to call, and is called for each microbatch here",
-        "let it go by its samples alone, or use one device without microbatches",
-    ),
-    Refusal(
         lambda seen, kind: seen.read_together,
         "__getitems__ of the data set gives other samples for several numbers than __getitem__ for each, so that a "
         "sample depends on those that are read with it, and each part of a batch is read by itself",
@@ -326,18 +304,6 @@ _OTHERWISE = (
         "draw from the global generator, which is seeded by Job.seed, or use one device without microbatches",
     ),
     Refusal(
-        lambda seen, kind: (
-            (
-                kind.partitioned
-                or (kind.splits and seen.weight is not None and seen.weight.tensor in seen.changed_for_loss)
-            )
-            and seen.changed_for_loss
-        ),
-        'the forward writes to "{}" of the batch, which the loss reads, and here the rank of the loss, or who counts '
-        "what the loss is a mean over, has it as it was",
-        "copy it in the forward, or write to it in Job.collate or in the loss",
-    ),
-    Refusal(
         lambda seen, kind: kind.splits and seen.not_looked != TOO_LARGE and seen.not_looked,
         "it is not known whether parts of a batch train it as the whole does, as a look at the job failed: {}",
         "let it run on a few samples, or use one device without microbatches",
@@ -347,21 +313,6 @@ _OTHERWISE = (
         lambda seen, kind: kind.microbatches and seen.reduction == "gathers",
         "the loss gathers across ranks, and a microbatch sees those of other ranks only, not the whole batch",
         "use one microbatch (--microbatches 1)",
-    ),
-    Refusal(
-        lambda seen, kind: kind.replicas and seen.reduction == "gathers" and not seen.replicates and seen.buffers,
-        "the loss gathers across ranks, and gradients still differ from those of the whole batch, or each forward "
-        "changes {} by the samples of its rank alone",
-        "gather with a backward (torch.distributed.nn.functional.all_gather), also what a buffer follows, or use one "
-        "device",
-    ),
-    Refusal(
-        lambda seen, kind: (
-            kind.replicas and seen.reduction == "gathers" and not seen.replicates and _share(seen.replicas)
-        ),
-        "the loss gathers across ranks, and gradients still differ by up to {} from those of the whole batch",
-        "gather with torch.distributed.nn.functional.all_gather, which has a backward, and keep the samples of the "
-        "ranks in order",
     ),
     Refusal(
         lambda seen, kind: (
@@ -589,7 +540,6 @@ def _why(seen: Behaviour, what: str, difference: float | None) -> str:
             f"{_share(difference)}: pad to one length in Job.collate, or mask the padding in the model and the loss"
         )
     changed = [f"the buffer {name}" for name in seen.buffers] + [f"the parameter {name}" for name in seen.written]
-    changed += seen.carried
     if seen.reduction != "batch" and changed:
         return (
             f"each forward changes {changed[0]} by the samples that it sees, or once more, so that "

@@ -84,7 +84,7 @@ from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
 from trimaran.user_code.batches import is_sliceable, move_batch
 from trimaran.user_code.datasets import is_stream, stream_length
-from trimaran.user_code.model import begin_training, make_model
+from trimaran.user_code.model import begin_training, hooks_wait, make_model
 from trimaran.user_code.randomness import RandomState, derive_seed, seed_generators
 
 
@@ -167,6 +167,8 @@ class Executor:
         self._layout = strategy_layout(strategy)
         self.replica, row, _ = self._layout.place_of(world.rank)
         self.model = place_model(model, precision=job.precision, device=world.device)
+        if strategy.devices * strategy.microbatches > 1:
+            hooks_wait(self.model.parameters())
         self._asks = named("a step", self.model, job.loss, job.optimizer)
         if world.size > 1:
             check_synchronized(self.model, world.device)
@@ -373,6 +375,7 @@ class Executor:
             stage.close()
         if self._part.close is not None:
             self._part.close()
+        hooks_wait(self.model.parameters(), wait=False)
 
     @property
     def has_loss(self) -> bool:

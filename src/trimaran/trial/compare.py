@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from trimaran.base.errors import ExecutionError, InputError, TrimaranError
 from trimaran.base.job import Job
@@ -477,6 +478,12 @@ class Examiner:
         buffers = [
             _compare_values("buffer", name, after.buffers.get(name), one, relative=_root(expected))
             for name, one in expected.buffers.items()
+        ]
+        norms = [path for path, module in plain.model.named_modules() if isinstance(module, _BatchNorm)]
+        buffers += [
+            _alike("buffer", name, False, "replicas that begin alike leave other values in it")
+            for name in expected.apart
+            if name.rpartition(".")[0] not in norms
         ]
         self._judge(buffers, expected.order, after, NOT_OF_ONE)
         self._tensors = (0 if inexact else len(compared)) + len(buffers)

@@ -40,7 +40,7 @@ from trimaran.user_code.batches import (
     split_batch,
 )
 from trimaran.user_code.datasets import is_stream
-from trimaran.user_code.model import make_model
+from trimaran.user_code.model import call_waiting, count_gradient_hooks, hooks_wait, make_model
 from trimaran.user_code.randomness import RandomState, derive_seed, find_moved
 
 
@@ -52,6 +52,7 @@ class BatchGradients:
         of: by name; a parameter that had none is left out
         scale: for each, the sum of the norms of what the microbatches add to it: rounding is relative to that
         buffers: after the step, by name: those that the first replica has
+        apart: of which another replica has other values
         order: paths of the modules, as they were first called
         loss: mean of the global batch
         weight: by which the sums of the microbatches were divided
@@ -62,6 +63,7 @@ class BatchGradients:
     of: dict[str, torch.Tensor] = field(default_factory=dict)
     scale: dict[str, float] = field(default_factory=dict)
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    apart: list[str] = field(default_factory=list)
     order: list[str] = field(default_factory=list)
     loss: float = 0.0
     weight: float = 1.0
@@ -80,6 +82,7 @@ class PlainStep:
 
     def __init__(self, job: Job, model: nn.Module, device: str) -> None:
         self._job, self.model, self._device = job, model, device
+        hooks_wait(model.parameters())
 
     @property
     def mixes_samples(self) -> bool:
@@ -132,15 +135,30 @@ class PlainStep:
                 _add(_own_gradients(model), found)
             moved = before is not None and not torch.equal(before, torch.cuda.get_rng_state(self._device))
             found.draws = found.draws or moved or bool(find_moved(state.host))
+            own = {name: buffer.clone().cpu() for name, buffer in model.named_buffers()}
             if replica == 0:
-                found.buffers = {name: buffer.clone().cpu() for name, buffer in model.named_buffers()}
+                found.buffers = own
                 first = [one.detach().clone() for one in _carried(model)]
+            elif microbatches:
+                found.apart += [name for name, one in own.items() if not torch.equal(one, found.buffers[name])]
         _fill(_carried(model), first)
         found.loss, found.weight = total / weight, weight
-        found.of = {name: one.div_(weight).cpu() for name, one in found.of.items()}
         found.scale = {name: one / weight for name, one in found.scale.items()}
+        self._call_hooks(found)
+        found.of = {name: one.cpu() for name, one in found.of.items()}
         model.zero_grad(set_to_none=True)
         return found
+
+    @torch.no_grad()
+    def _call_hooks(self, found: BatchGradients) -> None:
+        """Divide gradients by the weight, and have hooks on them called as the backward of the whole batch does."""
+        for name, parameter in self.model.named_parameters():
+            parameter.grad = found.of[name].div_(found.weight) if name in found.of else None
+            if parameter.grad is not None and count_gradient_hooks(parameter):
+                before = float(wide(parameter.grad).norm())
+                call_waiting([parameter])
+                found.of[name] = parameter.grad
+                found.scale[name] *= float(wide(parameter.grad).norm()) / before if before else 1.0
 
 
 class PlainTraining(PlainStep):

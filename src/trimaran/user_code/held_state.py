@@ -105,7 +105,7 @@ class Settable:
         """Set another; a container that is there stays, as others may hold it too, and gets its content."""
         now = self.get()
         if isinstance(now, CONTAINERS) and type(now) is type(value):
-            _refill(now, value)
+            refill(now, value)
         else:
             self.put(value)
 
@@ -156,10 +156,6 @@ class HeldState:
         """
         return {path: _version(value) for path, value, _ in self._walk(None, functions=functions)}
 
-    def results(self) -> tuple[str, ...]:
-        """The paths of the tensors that were computed from parameters."""
-        return tuple(path for path, value, _ in self._walk(None) if isinstance(value, Tensor) and not value.is_leaf)
-
     def parts(self) -> list[nn.Module | nn.Parameter]:
         """The modules and parameters that are held, roots too."""
         return [value for _, value, _ in self._walk(None, parts=True) if isinstance(value, nn.Module | nn.Parameter)]
@@ -181,11 +177,6 @@ class HeldState:
             if isinstance(one, nn.Module) or _has_attributes(one)
         }
 
-    def caches(self) -> "list[functools._lru_cache_wrapper[Any]]":
-        """The caches of the user's functions that had no results when this was made; none where it cannot undo."""
-        cleared = [getattr(one, "__self__", None) for one in self._undo]
-        return [one for one in cleared if isinstance(one, functools._lru_cache_wrapper) and is_users(one)]
-
     def shares(self, other: "HeldState") -> bool:
         """Whether something that is held is held by another, too."""
         mine, others = _Met(), _Met()
@@ -193,17 +184,14 @@ class HeldState:
             pass
         return not mine.isdisjoint(others)
 
-    def settable(
-        self, wanted: Callable[[str, str], bool], kinds: tuple[type, ...] = (bool, int, float)
-    ) -> "Iterator[Settable]":
+    def settable(self, *kinds: type) -> "Iterator[Settable]":
         """The numbers, or others, that are held, and can be set.
 
         Args:
-            wanted: whether one is, by its path as of `values` and the name or the key that it has in its holder
             kinds: of values, of texts, tensors and functions
         """
         for path, value, place in list(self._walk(None, parts=True)):
-            if place is not None and isinstance(value, kinds) and wanted(path, leaf_of(path)):
+            if place is not None and isinstance(value, kinds):
                 yield Settable(
                     path=path, value=value, get=functools.partial(_get, *place), put=functools.partial(_put, *place)
                 )
@@ -294,19 +282,8 @@ def put_generator(generator: HostGenerator, state: Any) -> None:
         generator.set_state(state)
 
 
-def leaf_of(path: str) -> str:
-    """The name, or the key, of the last entry of a path.
-
-    Example:
-        >>> leaf_of("kept['share'] of the loss"), leaf_of("layers.share of the model"), leaf_of("share of the loss")
-        ("['share']", 'share', 'share')
-    """
-    entry = path.partition(" of ")[0]
-    return entry[entry.rindex("[") :] if entry.endswith("]") else entry.rpartition(".")[2]
-
-
 def changed(
-    before: Values, after: Values, same: Callable[[Tensor, Tensor], bool] = lambda one, other: torch.equal(one, other)
+    before: Values, after: Values, same: Callable[[Any, Any], bool] = lambda one, other: _same(one, other)
 ) -> list[str]:
     """The paths of the values that differ, or that only one has.
 
@@ -317,7 +294,7 @@ def changed(
     """
     paths = dict.fromkeys((*before, *after))
     both = before.keys() & after.keys()
-    return [path for path in paths if path not in both or not _equal(before[path], after[path], same)]
+    return [path for path in paths if path not in both or not equal(before[path], after[path], same)]
 
 
 def _values_of(
@@ -423,7 +400,7 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
             undo.append(functools.partial(_set_attributes, value, own))
             # A forward may put another tensor in the place of a buffer, and a trace one without content.
             if not isinstance(value, torch.jit.ScriptModule):
-                undo.append(functools.partial(_refill, value._buffers, dict(value._buffers)))
+                undo.append(functools.partial(refill, value._buffers, dict(value._buffers)))
         yield from ((f"{dotted}{name}", one, (vars(value), name)) for name, one in own.items())
         # That of a scripted module is not on its class.
         yield path, getattr(type(value), "forward", None), None
@@ -436,7 +413,7 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
         if len(value) > _MOST_ENTRIES:
             return
         if undo is not None and not isinstance(value, tuple):
-            undo.append(functools.partial(_refill, value, value.copy()))
+            undo.append(functools.partial(refill, value, value.copy()))
         if isinstance(value, set):
             yield path, repr(sorted(map(repr, value))), None
             return
@@ -467,7 +444,7 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
         named = getattr(value, "__dict__", None)
         if isinstance(named, dict):
             if undo is not None:
-                undo.append(functools.partial(_refill, named, dict(named)))
+                undo.append(functools.partial(refill, named, dict(named)))
             yield from ((f"{dotted}{name}", one, (named, name)) for name, one in list(named.items()))
         for name, one in _slotted(value):
             if undo is not None:
@@ -561,7 +538,7 @@ def _of_function(function: types.FunctionType, undo: Undo | None) -> Iterator[_E
         yield name, content, (cell, "cell_contents")
     own = vars(function)
     if undo is not None:
-        undo.append(functools.partial(_refill, own, dict(own)))
+        undo.append(functools.partial(refill, own, dict(own)))
     yield from ((f"{function.__name__}.{name}", one, (own, name)) for name, one in list(own.items()))
     # A dict may be kept there.
     defaults = function.__defaults__ or ()
@@ -646,7 +623,8 @@ def _set_globals(content: dict[str, Any], own: dict[str, Any]) -> None:
     content.update(own)
 
 
-def _refill(holder: Any, content: Any) -> None:
+def refill(holder: Any, content: Any) -> None:
+    """Give a container the content that another one has."""
     holder.clear()
     if isinstance(holder, dict | set):
         holder.update(content)
@@ -654,14 +632,19 @@ def _refill(holder: Any, content: Any) -> None:
         holder.extend(content)
 
 
-def _equal(one: Any, other: Any, same: Callable[[Tensor, Tensor], bool]) -> bool:
+def _same(one: Any, other: Any) -> bool:
+    # What is no number is not equal to itself.
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def equal(one: Any, other: Any, same: Callable[[Any, Any], bool] = _same) -> bool:
+    """Whether two values are equal, tensors by a function."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return same(one, other)
     if type(one) is not type(other):
         return False
     if isinstance(one, numpy.ndarray):
-        return one.shape == other.shape and bool(numpy.array_equal(one, other))
-    # What is no number is not equal to itself.
+        return _same(one, other)
     return bool(one == other) or bool(one != one and other != other)
 
 

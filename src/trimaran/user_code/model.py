@@ -30,10 +30,10 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy
 import torch
@@ -55,7 +55,7 @@ from trimaran.user_code.datasets import (
     read_sample,
     stream_length,
 )
-from trimaran.user_code.held_state import HeldState, changed
+from trimaran.user_code.held_state import CONTAINERS, HeldState, equal, refill
 from trimaran.user_code.randomness import (
     derive_seed,
     find_moved,
@@ -90,7 +90,9 @@ def untouched(model: nn.Module) -> Iterator[None]:
     # A table of positions may be kept in a dict of a module or of a closure, where a trace would leave its own.
     held = HeldState(dict(model.named_modules()))
     attributes = [dict(vars(module)) for module in modules]
-    contents = [[(value, value.copy()) for value in vars(module).values() if _is_plain(value)] for module in modules]
+    contents = [
+        [(one, one.copy()) for one in vars(module).values() if isinstance(one, CONTAINERS)] for module in modules
+    ]
     buffers = [(tensor, tensor.detach().clone()) for tensor in model.buffers()]
     # A backward of the user's may call another one, which leaves gradients.
     gradients = [(one, one.grad) for one in model.parameters()]
@@ -101,8 +103,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
             for module, saved, plain in zip(modules, attributes, contents, strict=True):
                 vars(module).clear()
                 vars(module).update(saved)
-                for value, content in plain:
-                    _refill(value, content)
+                for holder, content in plain:
+                    refill(holder, content)
             held.put_back()
             with torch.no_grad():
                 for tensor, value in buffers:
@@ -186,22 +188,6 @@ def _tensors(model: nn.Module | None) -> Iterator[Tensor]:
     if model is not None:
         yield from model.parameters()
         yield from model.buffers()
-
-
-def _is_plain(value: object) -> bool:
-    """Whether it is a container whose content a forward may change: a list, a dict (those of nn.Module too), a set."""
-    return isinstance(value, list | dict | set)
-
-
-def _refill(value: Any, content: Any) -> None:
-    if isinstance(value, list):
-        value[:] = content
-        return
-    value.clear()
-    if isinstance(value, MutableMapping):
-        value.update(content)
-    else:
-        value |= content
 
 
 def begin_training(model: nn.Module) -> nn.Module:
@@ -324,10 +310,6 @@ def cast_model(job: Job, model: nn.Module) -> nn.Module:
     return model.double() if job.precision == "fp64" else model
 
 
-Follows = Literal["", "rank", "others"]
-"""What a batch depends on besides its samples."""
-
-
 class Samples:
     """Samples of the training data of a job, of which batches are made.
 
@@ -360,6 +342,7 @@ class Samples:
         self._job, self._device, self._keep = job, device, keep
         self._kept: dict[int, Any] = {}
         self._first: dict[int, list[Any]] = {}
+        self.moves = False
         with preserved_randomness():
             dataset = _call(job, "dataset")
             self.stream = is_stream(dataset)
@@ -459,33 +442,27 @@ class Samples:
             drew = self._draws_reading(self.count - 1)
             kept = drew and not self._draws_reading(self.count - 1)
         self._first = {number: self._compared(number) for number in (0, self.count - 1)}
-        return kept or self.differs()
+        return kept or self._collate_carries() or self.differs()
 
-    def collate_carries(self) -> Literal["", "generator", "kept", "moved"]:
-        """By what two batches of the same samples differ under the same seeds; "moved": by what is not put back."""
-        if self._job.collate is None:
-            return ""
-        numbers, before = (0, self.count - 1), self._held.values()
+    def _collate_carries(self) -> bool:
+        """Whether two batches of the same samples differ under the same seeds."""
+        numbers = (0, self.count - 1)
+
+        def batched() -> list[Any]:
+            seed_host(self._job.seed)
+            return _tensors_and_numbers(_collated(self._job, [self._drawn(number) for number in numbers], numbers))
+
         try:
             with preserved_randomness():
-                first, second = (self._batched(numbers) for _ in range(2))
-                kept = changed(before, self._held.values())
+                if self._job.collate is None or _alike(first := copied_sample(batched()), batched()):
+                    return False
                 self._held.put_back()
-                again = self._batched(numbers)
+                self.moves = not _alike(first, batched())
+                return True
         except Exception:  # noqa: BLE001 whoever trains on the samples says what is wrong with them
-            return ""
+            return False
         finally:
             self._held.put_back()
-        if not _alike(first, again):
-            return "moved"
-        return "" if _alike(first, second) else "kept" if kept else "generator"
-
-    def _batched(self, numbers: Sequence[int]) -> list[Any]:
-        """The values of a batch, under the same seeds each time."""
-        seed_host(self._job.seed)
-        return copied_sample(
-            _tensors_and_numbers(_collated(self._job, [self._drawn(number) for number in numbers], numbers))
-        )
 
     def _draws_reading(self, number: int) -> bool:
         """Whether a generator moves when a sample is read: one that is kept as it was drawn first does so once."""
@@ -502,22 +479,11 @@ class Samples:
         with preserved_randomness():
             return copied_sample(_tensors_and_numbers(self._drawn(number)))
 
-    def follows(self, among_ranks: Callable[[], AbstractContextManager[None]]) -> Follows:
-        """What a batch depends on besides its samples: those that are read with them, or that there are ranks.
-
-        Args:
-            among_ranks: tells who asks that this is one of several ranks
-        """
-        if not self._alike_elsewhere(among_ranks()):
-            self._held.put_back()
-            return "rank"
-        return "others" if not self.stream and self._differ_together() else ""
-
-    def _differ_together(self) -> bool:
+    def read_together(self) -> bool:
         """Whether `__getitems__` gives other samples for several numbers than `__getitem__` for each."""
         fetch = getattr(self.dataset, "__getitems__", None)
         numbers = sorted({0, self.count // 2, self.count - 1})
-        if fetch is None:
+        if fetch is None or self.stream:
             return False
         with preserved_randomness():
             seed_host(self._job.seed)
@@ -532,18 +498,6 @@ class Samples:
             except Exception:  # noqa: BLE001 whoever trains on the samples says what is wrong with them
                 return False
         return list(map(len, together)) != list(map(len, alone)) or not _alike(alone, together)
-
-    def _alike_elsewhere(self, elsewhere: AbstractContextManager[None]) -> bool:
-        """Whether a batch of a few samples is the same in another process."""
-        numbers = (0, self.count // 2, self.count - 1)
-        with preserved_randomness():
-            here = self._batched(numbers)
-            try:
-                with elsewhere:
-                    there = self._batched(numbers)
-            except InputError:
-                return False
-        return _alike(here, there)
 
     def collate_draws(self, numbers: Sequence[int]) -> bool:
         """Whether a batch that is made twice of the same samples differs.
@@ -595,17 +549,8 @@ def _tensors_and_numbers(sample: Any) -> list[Any]:
 
 def _alike(one: Any, other: Any) -> bool:
     """Whether the tensors, arrays and numbers of two samples are the same."""
-    leaves, others = pytree.tree_leaves(one), pytree.tree_leaves(other)
-    return len(leaves) == len(others) and all(map(_equal, leaves, others))
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        # What is no number is not equal to itself.
-        return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
-    if isinstance(one, numpy.ndarray) and isinstance(other, numpy.ndarray):
-        return one.shape == other.shape and bool(numpy.all((one == other) | ((one != one) & (other != other))))
-    return not isinstance(one, int | float) or one == other or one != one
+    leaves, others = _tensors_and_numbers(one), _tensors_and_numbers(other)
+    return len(leaves) == len(others) and all(map(equal, leaves, others))
 
 
 def differing_sizes(samples: Samples) -> tuple[str, ...]:
@@ -654,6 +599,57 @@ def _call(job: Job, name: str) -> Any:
 
 
 KINDS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+_GRADIENT_KINDS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def count_gradient_hooks(parameter: Tensor) -> int:
+    """How many hooks are on the gradient of a parameter."""
+    # Properties of torch that hold nothing until a hook is there.
+    return sum(len(getattr(parameter, kind, None) or ()) for kind in _GRADIENT_KINDS)
+
+
+class OnWhole:
+    """A hook on the gradient of a parameter that waits for the whole gradient; torch calls it with each part."""
+
+    def __init__(self, hook: Callable[[Any], Any]) -> None:
+        self.hook = hook
+
+    def __call__(self, _: Any) -> None:
+        """Wait."""
+
+
+def hooks_wait(parameters: Iterable[Tensor], *, wait: bool = True) -> None:
+    """Let the hooks on gradients wait for `call_waiting`, as backwards of parts of a batch give parts of a gradient."""
+    for hooks in (getattr(one, kind, None) or {} for one in parameters for kind in _GRADIENT_KINDS):
+        plain = {key: hook.hook if isinstance(hook, OnWhole) else hook for key, hook in hooks.items()}
+        hooks.update({key: OnWhole(hook) for key, hook in plain.items()} if wait else plain)
+
+
+def call_waiting(parameters: Iterable[Tensor]) -> None:
+    """Call the hooks that wait, as the backward of a whole batch does.
+
+    Example:
+        >>> weight = nn.Parameter(torch.zeros(2))
+        >>> _ = weight.register_hook(lambda gradient: gradient.clamp(max=1.0))
+        >>> hooks_wait([weight])
+        >>> (weight * 0.75).sum().backward(), (weight * 0.75).sum().backward()
+        (None, None)
+        >>> call_waiting([weight])
+        >>> weight.grad
+        tensor([1., 1.])
+    """
+    for one in parameters:
+        if one.grad is None:
+            continue
+        of_gradient, of_parameter = (getattr(one, kind, None) or {} for kind in _GRADIENT_KINDS)
+        for waiting in [hook for hook in of_gradient.values() if isinstance(hook, OnWhole)]:
+            given = waiting.hook(one.grad)
+            if given is not None:
+                one.grad = given
+        for waiting in [hook for hook in of_parameter.values() if isinstance(hook, OnWhole)]:
+            waiting.hook(one)
 
 
 def has_user_hooks(module: nn.Module) -> bool:

@@ -723,7 +723,6 @@ UNSAVABLE: dict[str, tuple[dict[str, Any], str]] = {
     "optimizer in another": ({"optimizer": lambda parameters: Wrapping(parameters, lr=0.1)},
                              "checkpoint.forgets"),
     "schedule that forgets": ({"lr_schedule": lambda optimizer: Forgetting(optimizer, 3)}, "checkpoint.forgets"),
-    "attribute": ({"model": lambda: Counted(3, 1)}, "checkpoint.outside-the-model"),
     "generator": ({"model": Noisy}, "checkpoint.outside-the-model"),
     "buffer of the loss": ({"loss": Centered()}, "checkpoint.outside-the-model"),
     "generator of the collate": ({"collate": drawing_collate()}, "checkpoint.outside-the-model"),
@@ -763,10 +762,46 @@ def test_a_group_that_was_added_is_refused_when_it_is_saved(tmp_path: Path) -> N
 
 
 def test_it_is_refused_where_nobody_has_asked_before(tmp_path: Path) -> None:
-    with session_of(make_job(model=lambda: Counted(3, 1))) as session:
+    with session_of(make_job(model=Noisy)) as session:
         take_steps(session, 1)
-        with raises("checkpoint.outside-the-model", InputError, match="calls of the model"):
+        with raises("checkpoint.outside-the-model", InputError, match="a generator that the job holds"):
             session.save_checkpoint(tmp_path)
+
+
+CALLS: list[int] = []
+
+
+def counting_loss(kept: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    counted = {"calls": 0}
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        counted["calls"] += 1
+        if kept == "the file":
+            CALLS.append(1)
+        calls = len(CALLS) if kept == "the file" else counted["calls"]
+        return nn.functional.mse_loss(output, target) / calls
+
+    return loss
+
+
+@pytest.mark.parametrize("counts", ["the model", "the loss", "the file"])
+def test_a_count_of_the_model_or_the_loss_goes_on(counts: str, tmp_path: Path) -> None:
+    """A plain number that each step changes is in the checkpoint; of a global it is said that it is not."""
+
+    def make() -> Job:
+        CALLS.clear()
+        job = make_job(loss=counting_loss(counts))
+        return make_job(model=lambda: Counted(3, 1)) if counts == "the model" else job
+
+    with session_of(make()) as session:
+        session.check_saving(tmp_path)
+        take_steps(session, 2)
+        session.save_checkpoint(tmp_path)
+        expected = take_steps(session, 2)
+    with session_of(make()) as session:
+        session.load_checkpoint(tmp_path)
+        assert (take_steps(session, 2) == expected) == (counts != "the file")
+        assert any("CALLS" in note and "Job.state" in note for note in session.notes) == (counts == "the file")
 
 
 SCHEDULES: dict[str, Callable[[Any], Any]] = {

@@ -19,7 +19,7 @@ from trimaran.checkpoint_files.plain import encode
 from trimaran.graph.capture.constants import count_hooks
 from trimaran.runtime.executor import Executor
 from trimaran.user_code.held_state import CONTAINERS, HeldState, Settable, Values, changed, held_tensors
-from trimaran.user_code.model import class_name
+from trimaran.user_code.model import class_name, count_gradient_hooks
 
 _SCHEDULE = "a schedule on the optimizer"
 
@@ -39,7 +39,7 @@ class KeptByUser:
         called = {name: one for name, one in named.items() if one is not None}
         self._held = HeldState(called, undoable=False, without=job.state)
         modules = {path or "the model": one for path, one in executor.model.named_modules()}
-        self._in_model = HeldState(modules, undoable=False)
+        self._in_model = HeldState({**modules, "the loss": job.loss}, undoable=False, without=job.state)
         # Those in which the last step of a loop has ended, as the loop may evaluate when it saves.
         self._modes_after: list[bool] = []
         self.note_modes()
@@ -115,11 +115,11 @@ class KeptByUser:
     def _own(self) -> Iterator[Settable]:
         """Plain values and containers that callbacks keep in attributes and variables now, the outer first."""
         kinds = (bool, int, float, str, type(None), *CONTAINERS, torch.Tensor)
-        return self._held.settable(lambda path, name: True, kinds)
+        return self._held.settable(*kinds)
 
     def _settings(self) -> Iterator[Settable]:
         """Plain values that modules of the model hold now."""
-        return self._in_model.settable(lambda path, name: True, (bool, int, float, str, enum.Enum))
+        return self._in_model.settable(bool, int, float, str, enum.Enum)
 
     def _in_modules(self) -> dict[str, Any]:
         """Plain values that modules have as attributes, or in objects that they hold, by what these are called."""
@@ -194,7 +194,7 @@ class KeptByUser:
         """Hooks by what they are on, and functions and modules that are in the place of those of the start."""
         model = self._executor.model
         names = [name for name, _ in model.named_parameters()]
-        on_gradients = zip(names, _gradient_hooks(model.parameters()), strict=True)
+        on_gradients = zip(names, map(count_gradient_hooks, model.parameters()), strict=True)
         on_modules = {path or "the model": count_hooks(module) for path, module in model.named_modules()}
         return {
             "hooks on the step of the optimizer": step_hooks(self._executor.updater.optimizer),
@@ -214,11 +214,6 @@ class KeptByUser:
             if callable(one)
         }
         return functions | {f"another module {path}": module for path, module in named.items() if path}
-
-
-def _gradient_hooks(parameters: Iterable[torch.Tensor]) -> list[int]:
-    kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
-    return [sum(len(getattr(one, kind, None) or ()) for kind in kinds) for one in parameters]
 
 
 def _place(tensor: torch.Tensor) -> int:

@@ -495,8 +495,7 @@ def try_rank(
     def open_session(world: "World", job: Job) -> "Session":
         return _open(world, job, plan, behaviour, evaluation, PLAIN, use)
 
-    drawn = ("draws", "collate_draws", "host_draws", "own_generator", "holds_generator", "restarts")
-    draws = behaviour is None or any(getattr(behaviour, name) for name in drawn)
+    draws = behaviour is None or behaviour.is_random
     # One process takes the steps of all replicas one after the other.
     limit_s = _BEGUN_S + STEPS * _SLOWER * plan.strategy.dp * plan.prediction.step_time_s
     # Longer, and it would be taken for code of the job that hangs.

@@ -49,7 +49,7 @@ from trimaran.features.training.kept import KeptByUser
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
-from trimaran.graph.examine import look_at_gathering, parts_in_loss, readers_of
+from trimaran.graph.examine import parts_in_loss, readers_of
 from trimaran.graph.types import ParameterUse
 from trimaran.launch.stop_requests import REQUESTS, stopping_code
 from trimaran.launch.world import TIMEOUT_S, World, join_world, leave_world
@@ -975,7 +975,7 @@ class Session:
         if kept and anew:
             notes = (
                 *notes,
-                f"callbacks of the job, or its loop, had changed {format_some([*kept])}, which no checkpoint has: here "
+                f"the job, or its loop, had changed {format_some([*kept])}, which no checkpoint has: here "
                 "it is as at the start. What the training needs of it, give as Job.state, or put into a buffer of the "
                 "model",
             )
@@ -1035,6 +1035,8 @@ class Session:
         told = self.executor.agreement.gather_objects(self._feed.digest_before(), "what the data were")
         seen = next((one for one in told if one is not None), None)
         plain, kept = self._kept.plain()
+        if self.executor.seen is not None and not self.job.state:
+            kept += tuple(one for one in self.executor.seen.carried if one not in {*plain, *kept})
         figures = {
             "losses": self._losses,
             "samples": self._samples,
@@ -1212,10 +1214,6 @@ def init(
     world = join_world(timeout_s=TIMEOUT_S if hang_timeout is None else hang_timeout)
     # A look may end sooner on one rank than on another.
     seen = _of_rank_0(captured.graph.behaviour, world)
-    # Where other ranks were there to hear, it was not tried whether the loss gathers.
-    gathers = seen is not None and (seen.reduction == "gathers" or (not seen.not_looked and not owns_world))
-    if seen is not None and gathers and world.size > 1:
-        seen = look_at_gathering(job, captured.model.to(world.device), seen, world.rank, world.size)
     # A rehearsal has no data by which the parts of a batch could be compared with the whole.
     if seen is not None and (accept_inexact or MARK in os.environ):
         seen = replace(seen, accepted=True)

@@ -39,6 +39,7 @@ from trimaran.runtime.step.on_nan import OnNan
 from trimaran.runtime.step.state import State
 from trimaran.runtime.step.updates import Updater
 from trimaran.runtime.streams import Stamp
+from trimaran.user_code.model import call_waiting, count_gradient_hooks
 
 
 class Reductions:
@@ -85,6 +86,8 @@ class Reductions:
         self._updater = updater
         self._tied, self._owned = part.tied, part.buckets
         self._used, self._never = part.used, part.never
+        trained = dict.fromkeys((*part.parameters, *part.counted))
+        self._hooked = [one for one in trained if count_gradient_hooks(one)]
         self._buffers = {number: tuple(stage.module.buffers()) for number, stage in part.stages.items()}
         self._scaler = scaler
         self._typical = typical
@@ -282,6 +285,8 @@ class Reductions:
             self._scaler.unscale(self._updater.gradients())
         if self.gradient_noise is not None:
             self.gradient_noise.settle(state, divisor, weights)
+        with torch.no_grad():
+            call_waiting(self._hooked)
         if self.settled is not None:
             self.settled()
 
