@@ -92,6 +92,7 @@ from trimaran.user_code.model import (
     SAMPLES,
     Samples,
     begin_training,
+    call_waiting,
     count_gradient_hooks,
     device_of,
     differing_sizes,
@@ -434,7 +435,7 @@ class _Examination:
         self._double = self._work is not self._model or (
             double and all(one.dtype is torch.float64 for one in self._model.parameters())
         )
-        hooks_wait(self._work.parameters())
+        hooks_wait((*self._model.parameters(), *self._work.parameters()))
         self._trained = [one for one in self._work.parameters() if one.requires_grad]
         self._known = {name for name, _ in self._work.named_parameters()}
         self._names = [name for name, one in self._work.named_parameters() if one.requires_grad]
@@ -976,10 +977,6 @@ class _Examination:
     ) -> _Pass:
         """Forward, loss and backward."""
         job, model = self._job, self._work
-        held = [one for part in modules_of(job.loss) for one in part.parameters()]
-        saved = [(one, one.grad) for one in (*self._trained, *held)]
-        for one, _ in saved:
-            one.grad = None
         seed_generators(job.seed + seed)
         hosts = host_states(PYTHON_AND_NUMPY)
         own = self._held_state.generators()
@@ -989,7 +986,7 @@ class _Examination:
         versions = self._versions()
         # The copy is fp64; where it is looked at as it is, so is its precision.
         context = nullcontext() if self._double else precision_context(job, device_of(model))
-        try:
+        with self._own_gradients():
             with (
                 self._promoting(), WithoutBatchEffects(coupled), coupled, coupled.on_hosts(), context,
             ):  # fmt: skip
@@ -1007,9 +1004,6 @@ class _Examination:
                         accumulate_grad=True,
                     )  # fmt: skip
             gradients = [None if one.grad is None else kept_gradient(one.grad) for one in self._trained]
-        finally:
-            for one, gradient in saved:
-                one.grad = gradient
         ended = generator_states(own)
         self.own |= coupled.own or ended != began
         # From the same state a part draws less than the whole, unless it draws for the batch.
@@ -1336,8 +1330,7 @@ class _Examination:
                     given = copied_batch(batch)
                     value = loss_value(self._job, call_model(self._job, self._work, given), given)
                     value = value[0] if isinstance(value, tuple) else value
-                    found = torch.autograd.grad(value, self._trained, allow_unused=True) if value.requires_grad else ()
-                gradients = [torch.zeros(()) if one is None else kept_gradient(one) for one in found]
+                    gradients = self._hooked_gradients(value) if value.requires_grad else []
                 return [value.detach(), *gradients, *(one.detach().clone() for one in self._buffers_now())]
             finally:
                 self._put_back()
@@ -1355,6 +1348,30 @@ class _Examination:
                 return "gathers" if coupled.communicated else ""
         first, *figures = runs
         return "logs" if all(all(map(are_alike, first, one)) for one in figures) else "gathers"
+
+    def _hooked_gradients(self, value: Tensor) -> list[Tensor]:
+        """Gradients of what is trained, as the hooks on them leave those of a whole batch; a copy has no hooks."""
+        own = [one for one in self._model.parameters() if one.requires_grad]
+        with self._own_gradients():
+            value.backward()
+            for one, copied in zip(own, self._trained, strict=True):
+                if one is not copied and copied.grad is not None:
+                    one.grad = copied.grad.to(one.dtype)
+            call_waiting(own)
+            return [torch.zeros(()) if one.grad is None else kept_gradient(one.grad) for one in own]
+
+    @contextmanager
+    def _own_gradients(self) -> Iterator[None]:
+        """Gradients of a pass of a look; those that were there come back."""
+        held = [one for part in modules_of(self._job.loss) for one in part.parameters()]
+        saved = [(one, one.grad) for one in (*self._trained, *self._model.parameters(), *held)]
+        for one, _ in saved:
+            one.grad = None
+        try:
+            yield
+        finally:
+            for one, gradient in saved:
+                one.grad = gradient
 
     def _alike(self, one: Tensor, other: Tensor) -> bool:
         return are_alike(one, other, tolerance=self.tolerance)

@@ -997,6 +997,25 @@ def test_what_follows_the_number_of_ranks_is_refused_on_several(loss: Any) -> No
     assert not dist.is_initialized()
 
 
+def divided(parameter: Tensor) -> None:
+    if parameter.grad is not None:
+        parameter.grad.div_(ranks())
+
+
+def with_divided_gradient() -> Any:
+    made = layers()
+    made[2].weight.register_post_accumulate_grad_hook(divided)
+    return made
+
+
+@pytest.mark.parametrize("model", [with_hook(lambda gradient: gradient / ranks()), with_divided_gradient])
+def test_hooks_that_divide_by_the_number_of_ranks_are_refused_on_several(model: Any) -> None:
+    seen = look(make_job(model=model))
+    assert seen.follows_ranks
+    assert "as for one process" in (objection(seen, Strategy(dp=2)) or "")
+    assert not look(make_job(model=with_hook(lambda gradient: gradient / 2))).follows_ranks
+
+
 @pytest.mark.parametrize("counted", [itertools.count(3, 2), iter([3, 5]), iter(range(3, 300))])
 def test_an_iterator_of_the_loss_is_where_it_was(counted: Any) -> None:
     """The look called the loss some dozens of times, so that what it counts began later in the training."""
