@@ -23,7 +23,7 @@ from operation_kernels import Points
 from operation_priors import SPREADS, priors
 from operation_steps import Steps
 
-from trimaran.pricing.kernels.durations import constants
+from trimaran.pricing.kernels.constants import constants
 
 TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/kernels/constants.toml"
 ROBUST = 0.15

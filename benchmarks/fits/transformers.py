@@ -74,7 +74,6 @@ START = {
     "early_attention_share": 0.3,
     "unfused_attention_share": 0.4,
     "traffic": 1.3,
-    "eager_traffic": 2.0,
     # ai-dynamo/aiconfigurator@095f58a51, moe_perf.parquet of h100_sxm and b200_sxm, trtllm/1.3.0rc20, bf16, balanced:
     # 1,449 kernels of half a millisecond that compute for longer than they read, counted over measured times: 0.99
     "expert_start": 1300.0,

@@ -35,7 +35,8 @@ from trimaran.machine.types import Device, Machine
 from trimaran.pricing.analytical.step_time import EIGHT_BITS, LATE_KERNELS, NEW_UNITS, step_constants
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.links import LinkUse, crossing_of, group_crossings, transfer_crossings
-from trimaran.pricing.kernels.durations import PLAIN, constants
+from trimaran.pricing.kernels.constants import constants
+from trimaran.pricing.kernels.durations import PLAIN
 from trimaran.pricing.kernels.estimate import framework_constant, seconds_alone
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, Transfer

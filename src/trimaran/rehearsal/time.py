@@ -29,8 +29,8 @@ from trimaran.graph.kernels.workload import WorkKind
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device, Machine
 from trimaran.pricing.analytical.step_time import step_constants
+from trimaran.pricing.kernels.constants import constants
 from trimaran.pricing.kernels.corrections import KernelProfile, correction_from_profile, step_seconds
-from trimaran.pricing.kernels.durations import constants
 from trimaran.pricing.kernels.estimate import framework_constant, step_spread
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost

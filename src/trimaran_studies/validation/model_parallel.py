@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.machine.types import Device, Machine
-from trimaran.pricing.analytical.layers import parameter_count
+from trimaran.pricing.analytical.layers import Eager, parameter_count
 from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank, rank_memory
 from trimaran.pricing.analytical.programs import SEQUENCE_PARALLEL, find_framework, training_program, usual_year
 from trimaran.pricing.analytical.shapes import TransformerShape
@@ -473,16 +473,9 @@ def _foundry(row: Row) -> TransformerProgram:
     precision: Precision = "fp8" if "fp8" in row.fields.get("precision", "").lower() else "bf16"
     # Its tables of H100 came half a year after those of A100. Its policy "PURE" sums gradients in 16 bits.
     year = 2023.5 if "h100" in row.fields.get("gpu", "").lower() else 2023.0
-    return TransformerProgram(
-        framework="fsdp",
-        precision=precision,
-        attention="flash2",
-        fused=False,
-        gradient_bytes=2,
-        year=year,
-        tuned=False,
-        stops_early=True,
-    )
+    program = training_program("fsdp", year, device=device_of(row), precision=precision)
+    # `fused_crossentropy` unless told (llmfoundry/models/mpt/modeling_mpt.py).
+    return replace(program, eager=Eager(fused_loss=True))
 
 
 def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerShape, Degrees, TransformerProgram]:

@@ -58,13 +58,19 @@ def test_what_only_a_simulation_answers_is_simulated_and_said_or_refused(
 
 @pytest.mark.parametrize("software", ["pytorch:2024", "trimaran", "fsdp:2024"])
 def test_software_changes_constants_and_never_the_kind_of_model(software: str) -> None:
-    """PyTorch's own modules, with replicas that shard or not, have one name for each way to say them."""
     planned = make_plan(SMALL, asked(software=software, pins=pins_of_strategy("dp8 zero2 mb8"), devices=8))
-    other = make_plan(SMALL, asked(software="fsdp:2024", pins=pins_of_strategy("dp8 zero2 mb8"), devices=8))
     assert isinstance(planned.evidence, Modelled)
-    assert planned.chosen.step_time_s == other.chosen.step_time_s
     with raises("software.not-priced"):
         make_plan(SMALL, asked(software="mxnet:2018"))
+
+
+def test_modules_of_pytorch_take_longer_under_autocast_than_with_a_policy_of_fsdp() -> None:
+    """Products cast what they read, and the residual stream has 32 bits; Trimaran's runtime trains in this way too."""
+    steps = {
+        software: make_plan(SMALL, asked(software=software, pins=pins_of_strategy("dp8 zero2 mb8"), devices=8)).chosen
+        for software in ("pytorch:2024", "trimaran", "fsdp:2024")
+    }
+    assert steps["trimaran"].step_time_s == steps["pytorch:2024"].step_time_s > 1.1 * steps["fsdp:2024"].step_time_s
 
 
 def test_replicas_have_one_microbatch_unless_words_say_otherwise() -> None:

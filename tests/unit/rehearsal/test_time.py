@@ -15,8 +15,8 @@ from trimaran.pricing.analytical.step_time import step_constants
 from trimaran.pricing.collectives.algorithms import collective_cost, crossing_cost
 from trimaran.pricing.collectives.links import crossing_of
 from trimaran.pricing.exchange.unknowns import INTERFERENCE
+from trimaran.pricing.kernels.constants import constants
 from trimaran.pricing.kernels.corrections import KernelProfile, step_seconds
-from trimaran.pricing.kernels.durations import constants
 from trimaran.pricing.kernels.estimate import framework_constant
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.types import Program

@@ -43,6 +43,8 @@ _ACTIVATIONS = (
     *("silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "gelu_accurate"),
     *("quick_gelu", "relu", "relu2"),
 )
+_COMPOSED = ("gelu_new", "gelu_fast", "gelu_python", "gelu_accurate")
+"""Written operation by operation (huggingface/transformers, activations.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -943,6 +945,7 @@ def _shape(family: _Family, found: dict[str, Any], asked: int | None) -> Transfo
         "linear": _linear(found, layers) if "linear_num_key_heads" in family.defaults else None,
         "prediction_layers": _count({"num_nextn_predict_layers": 0, **found}, "num_nextn_predict_layers", least=0),
         "head": found.get("head", "causal"),
+        "composed_activation": found["hidden_act"] in _COMPOSED,
     }
     return TransformerShape(hidden=hidden, hidden_dropout=drops[0], **fields)
 

@@ -22,7 +22,7 @@ Source:
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeGuard, TypeVar
 
 import numpy
 from numpy.typing import NDArray
@@ -68,7 +68,9 @@ class Eager:
     """What modules of PyTorch keep, one operation a kernel, with state that FSDP2 shards.
 
     Attributes:
-        gates: the result of a gate's activation function is kept (a compiler computes it again)
+        compiled: kernels are a compiler's: elementwise work moves what fused kernels do, results of gates are not kept
+        autocast: parameters have 32 bits and products cast what they read (`torch.autocast`): so has the stream
+        foreach: the optimizer takes lists of tensors, an operation at a time, as those of `torch.optim` do unless told
         wide_norms: norms without centring compute in 32 bits, each operation a kernel, as those of transformers do
         loss_chunks: parts of a microbatch whose head, loss and backward run one after another
         sums_in_place: replicas that shard nothing add gradients of microbatches in the buffers that they exchange
@@ -78,7 +80,9 @@ class Eager:
         hosted: inputs of recomputed layers wait for their backward in the host's memory
     """
 
-    gates: bool = True
+    compiled: bool = False
+    autocast: bool = False
+    foreach: bool = False
     wide_norms: bool = False
     loss_chunks: int = 1
     sums_in_place: bool = False
@@ -109,6 +113,7 @@ class Operation(NamedTuple):
         whole: share of its result that a rank has once ranks have summed it [0..1]
         attention: products of queries with keys, and of probabilities with values [FLOP]
         moved: bytes that it reads and writes but for its product
+        back: the same of its backward; None: twice as many, of the residual stream as many
         routed: bytes of tokens that are put in the order of their experts, and back
         kept: channels that are kept in the type of activations
         read: channels that are kept in the type in which products read them
@@ -130,6 +135,7 @@ class Operation(NamedTuple):
     whole: float = 1.0
     attention: float = 0.0
     moved: float = 0.0
+    back: float | None = None
     routed: float = 0.0
     kept: float = 0.0
     read: float = 0.0
@@ -141,6 +147,11 @@ class Operation(NamedTuple):
     def elements(self) -> int:
         """Of its parameters on a rank."""
         return max(1, self.experts) * (self.n * self.k + self.scales)
+
+    @property
+    def moved_back(self) -> float:
+        """Bytes that its backward reads and writes but for products."""
+        return self.moved * (1 if self.part == "stream" else 2) if self.back is None else self.back
 
     def nbytes(self, element: int, read: int, *, second: bool = False) -> float:
         """What it keeps [bytes].
@@ -217,6 +228,7 @@ def _operations(
     stream, norms = shape.hidden / shared, shape.norms
     inputs = (1 if shape.parallel else 2) + max(0, norms - 2)
     wide = 4 * inputs * stream if eager and eager.wide_norms and not shape.centred_norm else 0.0
+    norm, added = _norm_bytes(shape, eager), _sum_bytes(shape, eager)
     attention, output = _attention(shape, tp, kernel, eager)
     return (
         Operation("input", "stream", kept=stream, host=(1.0, 0.0, 0.0)),
@@ -225,7 +237,8 @@ def _operations(
         Operation(
             *("norms", "stream", _NORMS),
             scales=norms * norm_elements(shape),
-            moved=4 * norms * stream,
+            moved=norm[0] * norms * stream,
+            back=norm[1] * norms * stream,
             read=min(2, norms) * (shape.hidden if eager else stream),
             fixed=2 * norms * _STATISTIC / shared + wide,
         ),
@@ -245,11 +258,51 @@ def _operations(
         ),
         Operation(
             *("sums", "stream", _SECOND),
-            moved=(9 if shape.parallel else 14) * stream,
+            moved=added[0] * stream,
+            back=added[1] * stream,
             kept=(inputs - 1) * stream,
             fixed=2 * stream if shape.hidden_dropout else 0.0,
         ),
     )
+
+
+def _is_eager(eager: Eager | None) -> TypeGuard[Eager]:
+    return eager is not None and not eager.compiled
+
+
+def _norm_bytes(shape: TransformerShape, eager: Eager | None) -> tuple[float, float]:
+    """Bytes that a norm reads and writes of an element, forward and backward.
+
+    In one kernel 2 are read and 2 written, backward 4 and 2; Megatron's fuses the sum that follows. In 32 bits, an
+    operation a kernel, as modules of Hugging Face write it: to 32 bits (2 + 4), square (4 + 4), mean (4), times its
+    root (4 + 4), to 16 bits (4 + 2), times the scale (2 + 2); backward 92 for the same. A stream of 32 bits needs no
+    change of type.
+    """
+    if not _is_eager(eager):
+        return 4.0, 4.0
+    if eager.wide_norms and not shape.centred_norm:
+        return (28.0 if eager.autocast else 36.0), 92.0
+    element = 4.0 if eager.autocast else 2.0
+    return 2 * element, 3 * element
+
+
+def _sum_bytes(shape: TransformerShape, eager: Eager | None) -> tuple[float, float]:
+    """Bytes of a channel of the stream that a layer's sums read and write, forward and backward.
+
+    An operation a kernel: two sums of the stream (2 + 2 + 2; with a stream of 32 bits 4 + 2 + 4) and their dropouts
+    (2 + 1 + 2). Backward, gradients of what more than one operation read are added (3 elements each), and with autocast
+    those of sub-layers are made 16 bits (4 + 2); each product casts the norm that it reads, and its gradient. Gated
+    layers have three products of attention's inputs and two of the network's, others one each.
+    """
+    if not _is_eager(eager):
+        return (9.0, 9.0) if shape.parallel else (14.0, 14.0)
+    element = 4.0 if eager.autocast else 2.0
+    dropped = 10.0 if shape.hidden_dropout else 0.0
+    products, read = 5 if shape.gated else 2, 1 if shape.parallel and shape.norms == 1 else 2
+    casts = 6.0 * products if eager.autocast else 0.0
+    sums = 2 * (2 * element + 2)
+    again = (2 + products - read) * 3 * element + (12.0 if eager.autocast else 0.0)
+    return sums + dropped + casts, again + dropped + casts
 
 
 def _attention(
@@ -289,6 +342,10 @@ def _attention_inputs(shape: TransformerShape, tp: int, eager: Eager | None) -> 
     queries, keys = query_size(shape, tp), key_size(shape, tp)
     gates = queries * shape.output_gate
     scales = {"head": 2 * shape.head_size * (1 + shape.centred_norm), "whole": queries + keys}
+    normed = (queries + keys) * bool(shape.query_key_norm and _is_eager(eager))
+    norm, rotated = _norm_bytes(shape, eager), _rotation_bytes(eager, normed=normed > 0)
+    # What products make has 16 bits, so that a norm of it changes the type twice.
+    casts = 10.0 if eager is not None and eager.autocast else 0.0
     return (
         Operation(
             *("queries, keys, values", "inputs"),
@@ -303,14 +360,48 @@ def _attention_inputs(shape: TransformerShape, tp: int, eager: Eager | None) -> 
         Operation(
             *("norms of queries and keys", "inputs", _SECOND),
             scales=scales.get(shape.query_key_norm or "", 0),
+            moved=(norm[0] + casts) * normed,
+            back=norm[1] * normed,
             kept=queries + keys if shape.query_key_norm else 0,
         ),
         Operation(
             *("rotation", "inputs", _SECOND),
-            moved=4 * (queries + keys) * shape.rotary,
+            moved=rotated[0] * (queries + keys) * shape.rotary,
+            back=rotated[1] * (queries + keys) * shape.rotary,
             kept=(queries + keys) * (shape.rotary and eager is None),
         ),
     ), queries
+
+
+def _rotation_bytes(eager: Eager | None, *, normed: bool) -> tuple[float, float]:
+    """Bytes that rotating an element of queries or keys reads and writes, forward and backward.
+
+    In one kernel 2 + 2, backward twice that. An operation a kernel: a half negated and joined with the other (2 + 4),
+    two products and their sum (4 + 4 + 6), backward 34; with a stream of 32 bits tables and results have these, and are
+    made 16 bits: 36 and 60. A norm in 32 bits before it leaves those too: 46.
+    """
+    if not _is_eager(eager):
+        return 4.0, 8.0
+    if not eager.autocast:
+        return 20.0, 34.0
+    return (46.0, 60.0) if normed else (36.0, 60.0)
+
+
+def _activation_bytes(shape: TransformerShape, eager: Eager | None) -> tuple[float, float]:
+    """Bytes of an inner channel that an activation and its gate read and write, forward and backward.
+
+    In one kernel all inputs and the result, backward twice that. An operation a kernel: 2 + 2 of the function and 4 + 2
+    of its product with a gate, backward 4 + 2 for each factor; of eight operations 36 and 60, under autocast, whose
+    powers have 32 bits, 76 and 122.
+    """
+    if not _is_eager(eager):
+        inputs = 2 if shape.gated else 1
+        return 2.0 * (inputs + 1), 4.0 * (inputs + 1)
+    forward, backward = (10.0, 18.0) if shape.gated else (4.0, 6.0)
+    if shape.composed_activation:
+        more = (72.0, 116.0) if eager.autocast else (32.0, 54.0)
+        forward, backward = forward + more[0], backward + more[1]
+    return forward, backward
 
 
 def _latent_inputs(shape: TransformerShape, latent: LatentAttention, tp: int) -> tuple[tuple[Operation, ...], int]:
@@ -387,6 +478,7 @@ def _network(
 ) -> tuple[Operation, ...]:
     """A feed-forward network of some inner channels, or the experts of a rank; two inner products of a gate are one."""
     gates, biased = 2 if shape.gated else 1, "feed_forward" in shape.biases
+    moved = _activation_bytes(shape, eager)
     return (
         Operation(
             *("inner products", "feed_forward", _NETWORK),
@@ -400,8 +492,9 @@ def _network(
         ),
         Operation(
             *("activation", "feed_forward", _ACTIVATION),
-            moved=2 * (gates + 1) * inner * rows,
-            kept=inner * rows if eager and eager.gates and shape.gated else 0.0,
+            moved=moved[0] * inner * rows,
+            back=moved[1] * inner * rows,
+            kept=inner * rows if _is_eager(eager) and shape.gated else 0.0,
             read=inner * rows,
         ),
         Operation(
@@ -742,7 +835,7 @@ class PassWork:
     Attributes:
         attention: products of queries, keys and values [FLOP]
         nbytes: moved by all else [bytes]
-        stream: of these, by norms and sums of the residual stream, whose backward moves as many, not twice [bytes]
+        back: moved by all else in the backward [bytes]
         layers: that host code has to walk through
         softmaxes: of them, those whose softmax is many kernels instead of one
         routings: of them, those whose tokens are sent to experts
@@ -752,7 +845,7 @@ class PassWork:
 
     attention: float = 0.0
     nbytes: float = 0.0
-    stream: float = 0.0
+    back: float = 0.0
     layers: float = 0.0
     softmaxes: float = 0.0
     routings: float = 0.0
@@ -763,7 +856,7 @@ class PassWork:
         return PassWork(
             attention=self.attention + other.attention,
             nbytes=self.nbytes + other.nbytes,
-            stream=self.stream + other.stream,
+            back=self.back + other.back,
             layers=self.layers + other.layers,
             softmaxes=self.softmaxes + other.softmaxes,
             routings=self.routings + other.routings,
@@ -786,7 +879,7 @@ class PassWork:
         return PassWork(
             attention=self.attention * attention,
             nbytes=self.nbytes * rest,
-            stream=self.stream * rest,
+            back=self.back * rest,
             layers=self.layers * rest,
             softmaxes=self.softmaxes * rest,
             routings=self.routings * rest,
@@ -853,7 +946,7 @@ def work(table: Iterable[Operation], tokens: int, *, second: bool = False) -> Pa
     return PassWork(
         attention=tokens * sum(row.attention for row in rows),
         nbytes=tokens * sum(row.moved for row in rows),
-        stream=tokens * sum(row.moved for row in rows if row.part == "stream"),
+        back=tokens * sum(row.moved_back for row in rows),
         routed=tokens * sum(row.routed for row in rows),
         layers=layers,
         softmaxes=softmaxes,
@@ -868,7 +961,9 @@ def work(table: Iterable[Operation], tokens: int, *, second: bool = False) -> Pa
     )
 
 
-def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: AttentionKernel, layer: int) -> PassWork:
+def layer_forward(
+    shape: TransformerShape, degrees: Degrees, *, attention: AttentionKernel, layer: int, eager: Eager | None = None
+) -> PassWork:
     """Forward of a layer on one rank.
 
     Example:
@@ -879,7 +974,8 @@ def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: Atten
         >>> forward.products / 1024 == 24 * 512**2, forward.attention / 1024 == 4 * 1024 * 512
         (True, True)
     """
-    return work(operations(shape, degrees, layer, attention=attention), tokens_of_rank(shape, degrees))
+    table = operations(shape, degrees, layer, attention=attention, eager=eager)
+    return work(table, tokens_of_rank(shape, degrees))
 
 
 def recomputed_work(table: Sequence[Operation], tokens: int, again: frozenset[Recomputed]) -> PassWork:
@@ -929,8 +1025,7 @@ def backward(forward: PassWork, *, attention: AttentionKernel, frozen: bool = Fa
     each = 1 if frozen else 2
     return PassWork(
         attention=forward.attention * core,
-        nbytes=forward.nbytes * 2.0 - forward.stream,
-        stream=forward.stream,
+        nbytes=forward.back,
         layers=forward.layers * 2.0,
         softmaxes=forward.softmaxes * 2.0,
         routings=forward.routings * 2.0,

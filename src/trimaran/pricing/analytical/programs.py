@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from trimaran.base.errors import InputError
-from trimaran.base.precision import Precision
+from trimaran.base.precision import Precision, element_bytes
 from trimaran.machine.types import Device
 from trimaran.pricing.analytical.layers import Eager
 from trimaran.pricing.analytical.step_time import TransformerProgram
@@ -140,7 +140,13 @@ FRAMEWORKS = (
         levels=(0, 3),
         some_layers=False,
     ),
-    Framework(name="fsdp", words=("fsdp", "llm-foundry", "composer", "pytorch"), eager=Eager()),
+    Framework(name="fsdp", words=("fsdp", "llm-foundry", "composer"), eager=Eager()),
+    Framework(
+        name="pytorch",
+        words=("pytorch",),
+        eager=Eager(wide_norms=True, autocast=True, foreach=True),
+        priced_as="fsdp",
+    ),
     Framework(name="deepspeed", words=("deepspeed",)),
     _MEGATRON,
     Framework(
@@ -231,8 +237,10 @@ def training_program(
         chunks = eager.loss_chunks if year >= LOSS_IN_CHUNKS else 1
         eager = replace(
             eager,
-            gates=not compiled,
-            wide_norms=eager.wide_norms and not compiled,
+            compiled=compiled,
+            autocast=eager.autocast and element_bytes(precision) == 2,
+            foreach=eager.foreach and not compiled,
+            wide_norms=eager.wide_norms and not compiled and element_bytes(precision) == 2,
             loss_chunks=chunks,
             fused_loss=compiled and found.name == "torchtitan" and year >= LOSS_COMPILED,
         )

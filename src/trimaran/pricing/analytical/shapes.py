@@ -131,6 +131,7 @@ class TransformerShape:
         sequence: tokens of a sequence
         padding: the training program makes the rows of the embedding a multiple of this number
         gated: the feed-forward network has two inner products (SwiGLU)
+        composed_activation: modules of PyTorch write the activation as eight operations (GELU by a tanh of powers)
         biases: which linear layers have them
         tied: the output layer uses the embedding's weights
         positions: rows of learned position embeddings; 0: rotary ones or none
@@ -170,6 +171,7 @@ class TransformerShape:
     sequence: int
     padding: int = 1
     gated: bool = False
+    composed_activation: bool = False
     biases: frozenset[Biased] = LAYER_BIASES
     tied: bool = True
     positions: int = 0

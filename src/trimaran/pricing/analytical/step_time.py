@@ -89,6 +89,7 @@ from trimaran.pricing.analytical.shapes import (
 )
 from trimaran.pricing.collectives.algorithms import crossing_seconds
 from trimaran.pricing.collectives.links import LinkUse, group_crossings, message_crossings
+from trimaran.pricing.kernels.constants import eager_bytes_per_s
 from trimaran.program.strategy import RANK_ORDER, Degrees, ZeroStage, devices_of_ranks
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -100,14 +101,16 @@ _ELEMENT = 2
 Found = TypeVar("Found")
 
 
-def head_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
+def head_forward(shape: TransformerShape, degrees: Degrees, eager: Eager | None = None) -> PassWork:
     """Forward of the output layer and the loss on one rank: logits written, made 32 bits, reduced and normalized.
 
-    Each module that predicts a further token passes the head once more.
+    Where one kernel does the loss, it reads logits of 16 bits for their largest and for their sum; backward it reads
+    them and writes their gradient. Each module that predicts a further token passes the head once more.
     """
     tokens, rows = tokens_of_rank(shape, degrees), vocabulary_rows(shape, degrees.tp)
     once = PassWork(
-        nbytes=16.0 * tokens * rows,
+        nbytes=(4.0 if eager and eager.fused_loss else 16.0) * tokens * rows,
+        back=(4.0 if eager and eager.fused_loss else 32.0) * tokens * rows,
         layers=1.0,
         shapes=(Product(tokens, rows, shape.hidden, cast=False),),
     )
@@ -117,7 +120,8 @@ def head_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
 
 def embedding_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
     """Forward of the embedding on one rank: rows gathered, positions added, dropped out."""
-    return PassWork(nbytes=14.0 * tokens_of_rank(shape, degrees) * shape.hidden, layers=0.5)
+    moved = 14.0 * tokens_of_rank(shape, degrees) * shape.hidden
+    return PassWork(nbytes=moved, back=2.0 * moved, layers=0.5)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -144,8 +148,8 @@ class StepConstants:
         cudnn_share: the same of the kernel that Transformer Engine has of cuDNN [0..1]
         early_attention_share: the same of kernels before 2024 [0..1]
         unfused_attention_share: the same of batched products [0..1]
-        traffic: bytes that elementwise work moves in fused kernels, as a multiple of the counted ones
-        eager_traffic: the same where each operation is a kernel
+        traffic: bytes that elementwise work moves in fused kernels, as a multiple of the counted ones; where each
+            operation is a kernel they have the rate of those that are traced (`kernels.constants`)
         expert_traffic: the same of tokens that are put in the order of their experts
         host_layer_s: time of the host for forward and backward of a layer [s]
         host_softmax_s: the same of a softmax that is many kernels [s]
@@ -179,7 +183,6 @@ class StepConstants:
     early_attention_share: float
     unfused_attention_share: float
     traffic: float
-    eager_traffic: float
     expert_traffic: float
     host_layer_s: float
     host_softmax_s: float
@@ -347,8 +350,8 @@ class StepConstants:
         elif kernel not in NATIVE and device.generation in NEW_UNITS:
             attention *= self.ported_share
         attention *= _of_wide(precision, device)
-        moved = work.nbytes * (self.traffic if fused else self.eager_traffic) + work.routed * self.expert_traffic
-        moved *= element_bytes(precision) / _ELEMENT
+        at_once = work.nbytes * self.traffic if fused else 0.0
+        moved = (at_once + work.routed * self.expert_traffic) * element_bytes(precision) / _ELEMENT
         if precision == "fp8" and not fused:
             # Fused norms and activations write eight bits in place of sixteen.
             moved += sum(product.cast_bytes for product in work.shapes)
@@ -366,10 +369,20 @@ class StepConstants:
                 moving = product.moved(operand_bytes, result_bytes) * rate / device.sustained_bytes_per_s
                 more = max(more, moving - product.flops)
             lost += more
-        return (
+        seconds = (
             (work.products + lost) / rate + work.attention / (peak * attention) + moved / device.sustained_bytes_per_s
         )
+        if not fused:
+            seconds += work.nbytes * element_bytes(precision) / _ELEMENT / eager_bytes_per_s(device, "layer")
+        return seconds
 
+
+FOREACH_BYTES = 84.0
+"""Of a parameter in 32 bits that AdamW of `torch.optim` updates, an operation a list of tensors, as a trace counts."""
+
+AUTOCAST_BYTES = 12.0
+"""Of a parameter that products read under `torch.autocast`, in each microbatch: itself and its gradient are cast (4 + 2
+each)."""
 
 NEW_UNITS = ("hopper", "blackwell")
 """Architectures whose units have instructions that kernels of Ampere do not use."""
@@ -1214,7 +1227,10 @@ def transformer_step(
     ]
     # A stage whose exchange takes longest need not be the one that computes longest, as where it has the embedding.
     data_s, updated = (max(values) for values in zip(*after, strict=True))
-    update_s = updated * (host_update_s if degrees.offload else constants.update_bytes / device.sustained_bytes_per_s)
+    each_s = constants.update_bytes / device.sustained_bytes_per_s
+    if program.eager is not None and program.eager.foreach:
+        each_s = FOREACH_BYTES / eager_bytes_per_s(device, "optimizer")
+    update_s = updated * (host_update_s if degrees.offload else each_s)
     unequal = 0.0
     if documents is not None:
         without = _stage_seconds(shape, degrees, program, slowest_at, device, constants, attention=0.0)
@@ -1484,7 +1500,7 @@ def _filling(
     kernels = _Kernels(program, device, constants, 1.0)
     forward = PassWork()
     for layer, number, _ in alike_on_stage(shape, degrees, stage):
-        each = layer_forward(shape, degrees, attention=program.attention, layer=layer)
+        each = layer_forward(shape, degrees, attention=program.attention, layer=layer, eager=program.eager)
         forward = forward + each.times(number, number, number)
     # Gradients of weights are one product for each product of the forward.
     rate = constants.product_rate(program.precision, device, program.year, tuned=program.tuned)
@@ -1591,7 +1607,7 @@ class _Kernels:
             # The head stays in 16 bits where layers compute in 8.
             rows = vocabulary_rows(shape, degrees.tp)
             factor = self.constants.head_factor(program.precision, self.device, rows)
-            rest = rest + self._both(head_forward(shape, degrees)).times(factor, 1.0, 1.0)
+            rest = rest + self._both(head_forward(shape, degrees, program.eager)).times(factor, 1.0, 1.0)
         return self.seconds(rest)
 
     def _both(self, forward: PassWork) -> PassWork:
@@ -1658,6 +1674,9 @@ def _of_stage(shape: TransformerShape, degrees: Degrees, stage: int, kernels: _K
         device_s, host_s = device_s + each[0], host_s + each[1]
     if not program.frozen and degrees.microbatches > 1:
         device_s += constants.sum_seconds(held, device)
+    if program.eager is not None and program.eager.autocast:
+        cast = held + last * vocabulary_rows(shape, degrees.tp) * shape.hidden
+        device_s += AUTOCAST_BYTES * cast / eager_bytes_per_s(device, "copy")
     if program.eager is not None and degrees.tp > 1 and degrees.sequence_parallel:
         device_s += calls * _joined_bytes(shape, degrees, program) / device.sustained_bytes_per_s
     host_s += calls * constants.call_s if degrees.tp > 1 else 0.0

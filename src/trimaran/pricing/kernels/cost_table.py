@@ -31,7 +31,7 @@ from trimaran.graph.types import Graph, Op, Phase
 from trimaran.machine.types import Device
 from trimaran.pricing.exchange.frameworks import recipe_of
 from trimaran.pricing.exchange.replica_memory import workspace_bytes
-from trimaran.pricing.kernels.durations import constants
+from trimaran.pricing.kernels.constants import constants
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.tables import (

@@ -49,31 +49,23 @@ The device of a step, as the figures that the curves need: units, memory and lib
 
 A device computes on its vector units or, in types that they take, on its tensor cores. Its figures come from the
 catalog; the share of its peak that its architecture sustains, from the fitted constants.
-
-The fitted constants of the curves: a table of numbers with names, kept in `constants.toml`.
-
-`benchmarks/fits/operations.py` writes that file. Names are dotted, from the table to the figure, such as
-"product.vector.depth". Nothing in it belongs to one network, one device or one published figure: a constant is of a
-unit, an architecture, a kind of kernel, a framework or a library.
 """
 
-import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy
 from numpy.typing import NDArray
 
-from trimaran.base.files import packaged_toml
 from trimaran.base.precision import product_dtype
 from trimaran.graph.kernels.workload import Gradient, WorkKind
 from trimaran.machine.types import Device
 from trimaran.pricing.analytical.layers import tiled_flops
 from trimaran.pricing.analytical.step_time import step_constants
 from trimaran.pricing.kernels.columns import MATRIX_KINDS, Column, Flags, Kernels
+from trimaran.pricing.kernels.constants import Constants, architecture_of
 from trimaran.pricing.kernels.software import CUDNN_YEARS, UNFOLDING, Software, libraries_year, library_name
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -273,41 +265,9 @@ def rounded_kinds(device: Device, software: Software, precision: str) -> frozens
     return MATRIX_KINDS | layers if first <= software.year < last else layers
 
 
-def architecture_of(device: Device) -> str:
-    """Name under which constants of a device are kept.
-
-    Example:
-        >>> from trimaran.machine.catalog import find_device
-        >>> architecture_of(find_device("rtx-3090")), architecture_of(find_device("mi210"))
-        ('ga10x', 'cdna')
-    """
-    return "cdna" if device.architecture.startswith("cdna") else device.architecture
-
-
 def _is_made_channels_last(software: Software) -> bool:
     """TensorFlow's layout optimizer makes a whole graph channels last for tensor cores."""
     return software.framework == "tensorflow" and software.year >= 2019.3
-
-
-Constants = Mapping[str, float]
-"""Fitted constants by dotted name."""
-
-
-@functools.cache
-def constants() -> Constants:
-    """The constants that the package brings."""
-    return MappingProxyType(dict(_flat(packaged_toml("trimaran.pricing.kernels", "constants.toml"), "")))
-
-
-def _flat(table: Mapping[str, Any], above: str) -> list[tuple[str, float]]:
-    found: list[tuple[str, float]] = []
-    for name, value in table.items():
-        path = f"{above}.{name}" if above else name
-        if isinstance(value, Mapping):
-            found.extend(_flat(value, path))
-        elif isinstance(value, int | float):
-            found.append((path, float(value)))
-    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -55,8 +55,9 @@ from trimaran.graph.kernels.workload import Work, WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.machine.types import Device
 from trimaran.pricing.kernels.columns import ELEMENT_BYTES, MATRIX_KINDS, Column, Kernels, kernels
+from trimaran.pricing.kernels.constants import Constants, constants
 from trimaran.pricing.kernels.corrections import Correction, MeasuredStep, step_seconds
-from trimaran.pricing.kernels.durations import Constants, constants, durations, rounded_kinds, setting
+from trimaran.pricing.kernels.durations import durations, rounded_kinds, setting
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, IntervalEnd
 

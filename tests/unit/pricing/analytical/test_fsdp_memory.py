@@ -150,7 +150,8 @@ def test_experts_need_what_torchtitan_keeps() -> None:
 def test_a_product_keeps_its_gathered_input() -> None:
     degrees = Degrees(tp=2, sequence_parallel=True)
     whole, part = (
-        layer_activations(LLAMA, degrees, attention="flash2", eager=eager).kept for eager in (Eager(gates=False), None)
+        layer_activations(LLAMA, degrees, attention="flash2", eager=eager).kept
+        for eager in (Eager(compiled=True), None)
     )
     # Two outputs of norms are whole; no input of a rotation and no copy of attention's output.
     heads = HIDDEN + HIDDEN + KV_HEADS * HIDDEN // HEADS

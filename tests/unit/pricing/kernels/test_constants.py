@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from trimaran.pricing.kernels.durations import constants
+from trimaran.pricing.kernels.constants import constants
 
 
 def test_every_constant_is_a_positive_number() -> None:

@@ -7,7 +7,8 @@ from trimaran.graph.kernels.workload import Gradient, Work
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device
 from trimaran.pricing.kernels.columns import kernels
-from trimaran.pricing.kernels.durations import architecture_of, constants, durations, setting
+from trimaran.pricing.kernels.constants import architecture_of, constants
+from trimaran.pricing.kernels.durations import durations, setting
 from trimaran.pricing.kernels.software import Software
 
 PYTORCH = Software(year=2023.0)
