@@ -11,10 +11,11 @@ A checkout is `DIR/owner+name` at the commit of its row. What a row of `public.t
     command               of `trimaran verify --world N`: options, "--", the script and its arguments; {world} is N
     environment           variables; may be missing
     worlds                of a script that needs more than two ranks; may be missing
+    wrong                 why the script as it is does not train the model of one process, with a factor; may be missing
 
-A planted fault is of a row: `old` becomes `new` in a copy of its script, and `power_of_world` gives the factor of
-the gradients, missing where they are no multiple. Right is "one model" of a script, and of a fault "differs" with its
-factor to 1 % and a line near the one that was changed; "not known" is no alarm.
+A planted fault is of a row: `old` becomes `new` in a copy of its script. Gradients are `factor` times ranks to the
+`power_of_world` too large; where both are missing, they are no multiple. Right is "one model" of a script, and of a
+fault "differs" with its factor to 1 % and a line near the one that was changed; "not known" is no alarm.
 """
 
 import argparse
@@ -61,6 +62,8 @@ def verify(
         script.unlink()
     found = json.loads(output.read_text()) if output.exists() else {"verdict": "none", "headline": ended.stderr}
     right = {"one model": "yes", "not known": "not known"}.get(found["verdict"], "no")
+    if fault is None and "wrong" in row and found["verdict"] == "differs":
+        right = is_found(row, world, None, found)
     if fault is not None:
         right = is_found(fault, world, line, found)
     return {
@@ -77,18 +80,18 @@ def verify(
     }
 
 
-def is_found(fault: dict[str, Any], world: int, line: int, found: dict[str, Any]) -> str:
-    """Whether a planted fault is told with its factor and near its line."""
+def is_found(fault: dict[str, Any], world: int, line: int | None, found: dict[str, Any]) -> str:
+    """Whether a fault is told with its factor and near its line, if one is known."""
     if found["verdict"] != "differs":
         return "no"
     first = found["differences"][0]
-    near = any(
+    near = line is None or any(
         f":{number} " in told and Path(told.split(":")[0]).name.startswith("planted_")
         for told in first["lines"]
         for number in range(line - 4, line + 8)
     )
-    factor = world ** fault["power_of_world"] if "power_of_world" in fault else None
-    if factor is not None and (first["factor"] is None or abs(first["factor"] / factor - 1) > 0.01):
+    factor = fault.get("factor", 1) * world ** fault.get("power_of_world", 0)
+    if factor != 1 and (first["factor"] is None or abs(first["factor"] / factor - 1) > 0.01):
         return f"no: factor {first['factor']}"
     return "yes" if near else "yes, another line"
 

@@ -26,7 +26,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=None, help="only these programs; writes nothing")
     parser.add_argument("--without-rehearsal", action="store_true", help="verify alone")
+    parser.add_argument("--table", action="store_true", help="print what was written as a table of Markdown")
     options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(RESULT.read_text())["rows"]))
+        return
     rows: list[dict[str, Any]] = []
     for pair in json.loads((FOLDER / "truth.json").read_text())["pairs"]:
         name = pair["name"]
@@ -36,6 +40,8 @@ def main() -> None:
             row = {"name": name, "kind": pair["kind"], "right": right, "world": pair["world"]}
             rows.append(row | judge(name, right, pair["world"], rehearses=not options.without_rehearsal))
             said = rows[-1]
+            if said["differences"] and not right:
+                said["names_right"] = names_right(said["differences"][0]["parameters"], pair)
             print(
                 f"{name:26}{'right' if right else 'wrong':7}{said['verify']:11}{said.get('rehearse', ''):11}"
                 f"{said['verify_s']:5.0f} s  {said['headline'][:140]}",
@@ -75,6 +81,22 @@ def judge(name: str, right: bool, world: int, *, rehearses: bool) -> dict[str, A
         rehearsed = trimaran.rehearse(script, arguments, world=world, per_node=max(1, world // 2))
         row |= {"rehearse": rehearsed.verdict, "rehearsed": rehearsed.headline}
     return row
+
+
+def names_right(named: list[str], pair: dict[str, Any]) -> bool:
+    """Whether the parameters that are named are wrong ones: of the module that is wrong, where that has any."""
+    of_module = [name for name in pair["parameters"] if f"{name}.".startswith(f"{pair['module']}.")]
+    return set(named) <= set(of_module or pair["parameters"])
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """What is said of each pair."""
+    lines = ["| program | the wrong one | the right one |", "|---|---|---|"]
+    for wrong, right in zip(rows[::2], rows[1::2], strict=True):
+        said = wrong["differences"][0]["text"] if wrong["differences"] else wrong["headline"].split(": ", 1)[-1]
+        beyond = "" if right["verify"] == "one model" else f": {right['headline'].split(': ', 1)[-1]}"
+        lines.append(f"| {wrong['name']} | {said} | {right['verify']}{beyond} |")
+    return "\n".join(lines)
 
 
 def is_told(row: dict[str, Any], tool: str) -> bool:

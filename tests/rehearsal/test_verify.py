@@ -1,6 +1,7 @@
 """Do ranks of a script train the model of one process? Programs of `benchmarks/wrongbench`, run for real."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,16 @@ from typer.testing import CliRunner
 import trimaran
 from trimaran.cli import app
 from trimaran.rehearsal.real.one_process import TensorLayout, differ, joined, put_together, told
-from trimaran.rehearsal.real.watch import TensorShare, Unmatched, named_weights, paths_of_all
+from trimaran.rehearsal.real.slopes import factors
+from trimaran.rehearsal.real.watch import (
+    OptimizerStep,
+    TensorShare,
+    Unmatched,
+    WatchedRank,
+    WatchedRound,
+    named_weights,
+    paths_of_all,
+)
 
 pytestmark = pytest.mark.usefixtures("_forked_rehearsals")
 
@@ -121,6 +131,172 @@ def test_too_little_memory_is_not_known(tmp_path: Path) -> None:
     found = verified(tmp_path, before="raise MemoryError('of 1 TiB')")
     assert found.verdict == "not known", found
     assert "of 1 TiB" in found.headline
+
+
+VOID = """
+import sys, numpy, torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+
+class Gated(nn.Module):
+    def __init__(self, gate, classes):
+        super().__init__()
+        self.fc, self.side, self.head = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, classes)
+        self.gate = gate
+
+    def forward(self, x):
+        return self.head(torch.relu(self.fc(x)) + self.gate * self.side(x))
+
+{job}
+past = "past" in sys.argv
+model = Gated(gate, classes)
+wrapped = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    x, y = batch()
+    output = (model if past else wrapped)(x)
+    loss = nn.functional.cross_entropy(output, y.remainder(classes), reduction="sum" if "sum" in sys.argv else "mean")
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+SEEDED = "torch.manual_seed(1)\ndef batch(): return torch.randn(4, 4), torch.randint(0, 4, (4,))"
+BY_RANK = SEEDED.replace("(1)", "(1 + rank)")
+
+
+def of_void(folder: Path, job: str, *arguments: str) -> trimaran.Verification:
+    script = folder / "train.py"
+    script.write_text(VOID.replace("{job}", job))
+    return trimaran.verify(script, arguments, world=2, steps=2)
+
+
+def test_gradients_that_are_zero_prove_nothing(tmp_path: Path) -> None:
+    for fault in ((), ("past",)):
+        found = of_void(tmp_path, f"gate, classes = 1.0, 1\n{BY_RANK}", *fault)
+        assert (found.verdict, found.gradients) == ("not known", 0), found
+        assert "6 parameters could not be compared" in found.headline
+    found = of_void(tmp_path, f"gate, classes = 0.0, 4\n{BY_RANK}")
+    assert (found.verdict, found.gradients) == ("not known", 8), found
+    assert [*found.missed.values()] == [["side.weight", "side.bias"]]
+    assert "zero" in next(iter(found.missed))
+
+
+def test_what_ranks_compute_alike_is_compared_with_other_numbers_or_not_known(tmp_path: Path) -> None:
+    job = f"gate, classes = 1.0, 4\n{SEEDED}"
+    found = of_void(tmp_path, job)
+    assert found.verdict == "one model", found
+    assert "random numbers once more in another order on each rank" in found.replaced
+    assert of_void(tmp_path, job, "past").verdict == "not known"
+    assert of_void(tmp_path, job, "sum").verdict == "one model"
+    found = of_void(tmp_path, "gate, classes = 1.0, 4\ndef batch(): return torch.eye(4), torch.arange(4)")
+    assert found.verdict == "not known", found
+    assert "a missing exchange cannot show" in found.headline
+    summed = of_void(tmp_path, f"gate, classes = 1.0, 4\n{BY_RANK}", "sum")
+    assert summed.differences[0].factor == pytest.approx(0.5, rel=0.01)
+    assert "the losses of the ranks add up to its loss" in summed.headline
+
+
+def test_gradients_that_a_closure_makes_and_ddp_compresses_are_compared_in_the_only_step(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(CLOSURE)
+    assert trimaran.assert_trains_one_model(script, world=2).gradients == 2
+    assert trimaran.verify(script, ["3"], world=2).differences[0].factor == pytest.approx(3, rel=0.01)
+
+
+CLOSURE = """
+import sys, torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
+model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+factor = float(sys.argv[1]) if len(sys.argv) > 1 and dist.get_world_size() > 1 else 1.0
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+torch.manual_seed(dist.get_rank())
+x = torch.randn(2, 4)
+
+def differentiate():
+    optimizer.zero_grad()
+    loss = model(x).square().mean() * factor
+    loss.backward()
+    return loss
+
+optimizer.step(differentiate)
+"""
+
+
+def test_samples_from_elsewhere_are_no_difference(tmp_path: Path) -> None:
+    drawn = "made = numpy.random.default_rng(rank)\ndef batch(): return torch.tensor(made.random((4, 4))).float(), "
+    found = of_void(tmp_path, f"gate, classes = 1.0, 4\n{drawn}torch.tensor(made.integers(0, 4, 4))")
+    assert found.verdict == "not known", found
+    assert "neither a DataLoader nor random numbers" in found.headline
+
+
+SERVER = """
+import sys, torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+rank, world, apart = dist.get_rank(), dist.get_world_size(), int(sys.argv[1])
+torch.manual_seed(0)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+torch.manual_seed(1 + rank)
+for step in range(30):
+    model(torch.randn(2, 4)).square().mean().backward()
+    for p in model.parameters():
+        if apart == 1:
+            dist.reduce(p.grad, 0)
+            p.grad /= world
+    optimizer.step()
+    for p in model.parameters():
+        if step % apart == apart - 1:
+            dist.broadcast(p.data, 0)
+    optimizer.zero_grad()
+"""
+
+
+def test_a_gradient_counts_where_the_weight_that_it_makes_is_kept(tmp_path: Path) -> None:
+    """One rank steps for all; or it replaces what the others have trained, which is lost."""
+    script = tmp_path / "train.py"
+    script.write_text(SERVER)
+    trimaran.assert_trains_one_model(script, ["1"], world=2, steps=2)
+    found = trimaran.verify(script, ["2"], world=2, steps=2)
+    assert found.verdict == "differs", found
+    assert "what they trained is lost" in found.differences[0].text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({}, []),
+        ({"d": 2.0}, ["d"]),
+        ({"a": 3.0}, ["a"]),
+        ({"a": 3.0, "b": 2.0, "c": 1.5, "d": 0.7}, ["a", "b", "c", "d"]),
+    ],
+)
+def test_what_does_not_fit_the_slope_of_the_loss_is_named(wrong: dict[str, float], named: list[str]) -> None:
+    """The loss is the sum of squares; `a` is on both ranks, `b`, `c` and `d` on one."""
+    own = [{"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 1.0, "d": 4.0}]
+
+    def run(moved: Mapping[int, Mapping[str, torch.Tensor]]) -> list[WatchedRank]:
+        seen = []
+        for rank, weights in enumerate(own):
+            kept = {name: torch.full((1,), value, dtype=torch.float64) for name, value in weights.items()}
+            now = {name: value + moved.get(rank, {}).get(name, 0.0) for name, value in kept.items()}
+            loss = sum(float(value.square()) for value in now.values())
+            gradients = {name: value * wrong.get(name, 1.0) * (2 if name == "a" else 1) for name, value in kept.items()}
+            step = OptimizerStep({name: TensorShare(one, (1,)) for name, one in gradients.items()}, [], [], [])
+            shares = {name: TensorShare(one, (1,)) for name, one in kept.items()}
+            seen.append(WatchedRank(rounds=[WatchedRound(weights=shares, updates=[step], loss=loss)]))
+        return seen
+
+    found = factors(run({}), run)
+    assert sorted(one.name for one in found) == named
+    assert all(one.factor == pytest.approx(wrong[one.name], rel=0.05) for one in found if len(named) == 1)
 
 
 def test_names_are_those_of_the_largest_module_without_wrappers() -> None:

@@ -19,13 +19,21 @@ from trimaran.base.units import format_count
 from trimaran.features.rehearse.ask import ask
 from trimaran.features.rehearse.runs import Question, check_script, keep_logs
 from trimaran.rehearsal.launch import EndedRank, run_ranks
-from trimaran.rehearsal.real.one_process import NO_PART, ProcessComparison, ProcessDifference, differ, unlike_settings
+from trimaran.rehearsal.real.one_process import (
+    NO_PART,
+    NOISE,
+    ProcessComparison,
+    ProcessDifference,
+    differ,
+    unlike_settings,
+)
 from trimaran.rehearsal.real.slopes import Direction, apart, factors, skipped
 from trimaran.rehearsal.real.watch import (
     DEVICES,
     FOUND,
     MOVED,
     ONE_BY_ONE,
+    ROLLED,
     WatchedRank,
     digest_of,
     samples_of,
@@ -89,23 +97,29 @@ def verify(
     with temporary_folder("trimaran-verify-") as folder:
         place = folder / "ranks"
         runs = _run(asked, place, local, asked.steps, range(world), progress)
-        if per_node is None and local < world and not all(map(_trains, (_seen(place, run) for run in runs))):
+        if per_node is None and local < world and not _train_together(place, runs):
             # A script of one node, which fails on two, or trains with as many devices as it sees.
             one_node = _run(asked, folder / "node", world, asked.steps, range(world), progress)
-            if all(map(_trains, (_seen(folder / "node", run) for run in one_node))):
+            if _train_together(folder / "node", one_node):
                 runs, place, local = one_node, folder / "node", world
         keep_logs(runs, None if logs is None else Path(logs))
-        found = _judge(asked if alone is None else replace(asked, arguments=tuple(alone)), place, local, runs, progress)
+        one = asked if alone is None else replace(asked, arguments=tuple(alone))
+        found = _judge(one, place, local, runs, progress)
+        if not found.findings and not found.reason and (same := _same_ranks([*_all_seen(place, runs)])):
+            if _fits_other_numbers(asked, one, folder / ROLLED, local, progress):
+                found.replaced.append("random numbers once more in another order on each rank")
+            else:
+                found.reason = f"ranks {', '.join(map(str, same))} {_SAME}: a missing exchange cannot show"
         if (found.reason or found.missed) and not found.findings:
             parts = {name for name, reason in found.missed.items() if reason == NO_PART}
             found.findings = _among_ranks(asked, place, runs, local, parts, progress)
         if any(one.kind == "gradient" and one.ranks for one in found.findings):
-            long = [
-                _seen(folder / "long", run)
-                for run in _run(asked, folder / "long", local, _LONG, range(world), progress)
-            ]
-            if _come_together(long):
-                found.findings, found.reason = unlike_settings([one for one in long if one is not None]), _APART
+            ran = _run(asked, folder / "long", local, _LONG, range(world), progress)
+            long = list(_all_seen(folder / "long", ran))
+            if len(long) == world and (together := _come_together(long)):
+                found.findings = [one for one in found.findings if one.kind in _OF_RANKS] + unlike_settings(long)
+                found.findings += _taken_over(long, together)
+                found.reason = _APART
     return _told(asked, runs, found, time.monotonic() - began_s)
 
 
@@ -157,6 +171,13 @@ def assert_trains_one_model(
     raise AssertionError(str(found))
 
 
+_SAME = "get the same, and compute the same from first to last"
+
+_OF_RANKS = {"samples", "skipped", "weight"}
+"""Kinds of what is wrong with ranks that train apart for some steps, too."""
+
+_UNWATCHED = "samples come from neither a DataLoader nor random numbers of torch, and one process has those of one rank"
+
 _APART = "each rank trains by itself for some steps, and then weights are averaged, which is not one process's training"
 
 
@@ -200,6 +221,9 @@ def _judge(
         return ProcessComparison()
     known = [one for one in seen if one is not None]
     among = [*_same_samples(known), *skipped(known)]
+    first = {(" ".join(one.rounds[0].weights), one.first) for one in known}
+    if not any(one.batches or one.draws for one in known) and len(first) > len({names for names, _ in first}):
+        return ProcessComparison(findings=among, reason=_UNWATCHED)
     found = ProcessComparison()
     long_s = min(asked.limit_s, max(_LEAST_S, 5 * max(run.seconds for run in runs)))
     while True:
@@ -216,11 +240,26 @@ def _judge(
     return found
 
 
+def _fits_other_numbers(asked: Question, one: Question, folder: Path, local: int, progress: Progress) -> bool:
+    """Whether ranks train the model of one process, or on a multiple of its loss, with other random numbers on each.
+
+    A loss that is a sum of a rank's samples is a multiple; another factor shows where all have the same numbers.
+    """
+    folder.mkdir()
+    (folder / ROLLED).touch()
+    runs = _run(asked, folder, local, asked.steps, range(asked.target.world), progress)
+    found = _judge(one, folder, local, runs, progress)
+    fit = all(difference.kind in ("gradient", "norm") and difference.factor for difference in found.findings)
+    of_loss = [difference.factor or 1.0 for difference in found.findings] or [1.0]
+    known = found.gradients and not found.missed and not found.reason
+    return bool(known and fit and max(of_loss) < 1.01 * min(of_loss) and not _same_ranks([*_all_seen(folder, runs)]))
+
+
 def _among_ranks(
     asked: Question, folder: Path, runs: Sequence[EndedRank], local: int, parts: Collection[str], progress: Progress
 ) -> list[ProcessDifference]:
     """What ranks show where one process cannot be compared."""
-    seen = [one for run in runs if (one := _seen(folder, run)) is not None]
+    seen = list(_all_seen(folder, runs))
     if len(seen) < len(runs):
         return []
     number = itertools.count()
@@ -230,7 +269,7 @@ def _among_ranks(
         place.mkdir()
         (place / MOVED).write_bytes(pickle.dumps(direction))
         ran = _run(asked, place, local, 1, range(len(runs)), progress)
-        again = [one for run in ran if (one := _seen(place, run)) is not None and one.rounds]
+        again = [one for one in _all_seen(place, ran) if one.rounds]
         return again if len(again) == len(ran) and all(map(_begins_alike, again, seen)) else None
 
     if (found := apart(seen, without=parts)) or parts:
@@ -262,31 +301,42 @@ def _seen(folder: Path, run: EndedRank) -> WatchedRank | None:
     return seen
 
 
+def _all_seen(folder: Path, runs: Sequence[EndedRank]) -> Iterator[WatchedRank]:
+    return (seen for run in runs if (seen := _seen(folder, run)) is not None)
+
+
 _LOST = "Connection closed by peer"
 
 
 def _trains(seen: WatchedRank | None) -> bool:
-    return seen is not None and any(one.updates for one in seen.rounds)
+    return seen is not None and bool(seen.rounds) and bool(seen.rounds[0].updates)
+
+
+def _train_together(folder: Path, runs: Sequence[EndedRank]) -> bool:
+    seen = [_seen(folder, run) for run in runs]
+    return all(one is not None and _trains(one) and one.world == len(runs) for one in seen)
 
 
 def _failed(run: EndedRank) -> bool:
     return run.record.end.how in ("error", "killed", "seconds", "invented") or run.record.end.status != 0
 
 
-def _same_samples(seen: Sequence[WatchedRank]) -> list[ProcessDifference]:
-    """Ranks that train on the same samples, or on samples that others have too."""
-    if any(not one.rounds or not one.rounds[0].updates for one in seen):
-        return []
+def _same_ranks(seen: Sequence[WatchedRank]) -> list[int]:
+    """Ranks that have the same inputs and weights, so that they compute the same; none: no two."""
     ranks: dict[str, list[int]] = {}
-    for rank, one in enumerate(seen):
+    for rank, one in enumerate(seen if all(map(_trains, seen)) else ()):
         # Modules of the same weights with the same inputs compute the same; what a DTensor shards is whole by then.
         weights = (digest_of(share.values) for share in one.rounds[0].weights.values() if share.offset is None)
         ranks.setdefault(" ".join((one.inputs, *weights)), []).append(rank)
-    twice = max(ranks.values(), key=len)
-    if len(twice) > 1 and seen[twice[0]].batches:  # scripts that only take times draw the same numbers on all ranks
-        text = "train on the same samples, and compute the same from first to last"
-        return [_of_samples(seen, twice, text)]
-    for loader in seen[0].batches:
+    return max((same for same in ranks.values() if len(same) > 1), key=len, default=[])
+
+
+def _same_samples(seen: Sequence[WatchedRank]) -> list[ProcessDifference]:
+    """Ranks that train on the same samples, or on samples that others have too."""
+    same = _same_ranks(seen)
+    if same and seen[same[0]].batches:  # scripts that only take times draw the same numbers on all ranks
+        return [_of_samples(seen, same, f"train on the same samples: they {_SAME}")]
+    for loader in seen[0].batches if all(map(_trains, seen)) else ():
         of_ranks = [list(map(digest_of, samples_of(one.batches.get(loader, [])))) for one in seen]
         # A rank that has whole batches of another one shares its model, as under tensor parallelism.
         if len({tuple(samples) for samples in of_ranks}) < len(seen) or any(
@@ -307,27 +357,40 @@ def _of_samples(seen: Sequence[WatchedRank], ranks: Sequence[int], text: str) ->
     return ProcessDifference(kind="samples", name="", step=0, text=text, ranks=tuple(ranks), lines=lines)
 
 
-def _come_together(seen: Sequence[WatchedRank | None]) -> bool:
-    """Whether weights that ranks have trained apart are the same again after some step."""
-    if any(one is None for one in seen):
-        return False
+def _come_together(seen: Sequence[WatchedRank]) -> int:
+    """The round before which weights that ranks have trained apart are the same again; 0: none."""
     parted = False
-    for rounds in zip(*(one.rounds for one in seen if one is not None), strict=False):
+    for number, rounds in enumerate(zip(*(one.rounds for one in seen), strict=False)):
         alike = all(
             name in other.weights and not differ(share.values, other.weights[name].values, 1e-5)
             for other in rounds[1:]
             for name, share in rounds[0].weights.items()
         )
         if parted and alike:
-            return True
+            return number
         parted = parted or not alike
-    return False
+    return 0
+
+
+def _taken_over(seen: Sequence[WatchedRank], number: int) -> list[ProcessDifference]:
+    """Ranks whose weights, once they are the same again, are those of one rank that others have taken over."""
+    lost = [
+        rank
+        for rank, one in enumerate(seen)
+        if any(digest_of(share.values) != one.rounds[number - 1].left.get(name)
+               for name, share in one.rounds[number].weights.items())
+    ]  # fmt: skip
+    if not lost or len(lost) == len(seen):
+        return []
+    text = "take over the weights of another one, and what they trained is lost"
+    return [ProcessDifference(kind="samples", name="", step=number - 1, text=text, ranks=tuple(lost))]
 
 
 def _told(asked: Question, runs: Sequence[EndedRank], found: ProcessComparison, seconds: float) -> Verification:
     world, steps = asked.target.world, found.steps
+    unknown = [*found.missed, *(name for name, reason in found.void.items() if reason != NOISE)]
     missed: dict[str, list[str]] = {}
-    for name, reason in found.missed.items():
+    for name, reason in (*found.missed.items(), *found.void.items()):
         missed.setdefault(reason, []).append(name)
     differences = list(_grouped(found.findings))
     # The first rank that fails, not one that has lost it.
@@ -348,11 +411,12 @@ def _told(asked: Question, runs: Sequence[EndedRank], found: ProcessComparison, 
         headline = f"{world} ranks do not train the model of one process: {differences[0].text}"
     elif found.reason:
         verdict, headline = "not known", f"whether {world} ranks train one model is not known: {found.reason}"
-    elif missed or not found.gradients + found.changes:
+    elif unknown or not found.gradients + found.changes:
         verdict = "not known"
-        lacking = format_count(len(found.missed), "parameter") if missed else "no step of an optimizer"
+        lacking = format_count(len(unknown or found.void), "parameter")
         headline = f"whether {world} ranks train one model is not known: {lacking} could not be compared"
-        headline = headline if missed else f"{world} ranks train nothing that could be compared: {lacking}"
+        if not unknown + list(found.void):
+            headline = f"{world} ranks train nothing that could be compared: no step of an optimizer"
     else:
         verdict = "one model"
         headline = (

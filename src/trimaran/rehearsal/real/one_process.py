@@ -11,6 +11,9 @@ part; else the parts are those of which the weight that one process makes consis
 **Tolerance.** A gradient may differ by the root of eps times its norm, half of its digits, and by 30 eps of the largest
 one, as `trial.compare` has it: a gradient that is nothing but rounding comes of terms as large as those of others. A
 change of weights may differ by a thousandth, and by the rounding of the weights.
+
+**What a comparison tells.** It counts where another gradient would have been told: the norm is more than may differ, or
+both sides agree to far less than the norm. Zeros on both sides, and two roundings, prove nothing and are named as such.
 """
 
 import math
@@ -20,7 +23,6 @@ from typing import Any, Literal
 
 import msgspec
 import torch
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trimaran.base.errors import InputError
@@ -33,6 +35,7 @@ from trimaran.rehearsal.real.watch import (
     WatchedRound,
     copied,
     digest_of,
+    local_of,
     settings_of,
     tensors_of,
 )
@@ -40,6 +43,10 @@ from trimaran.user_code.batches import count_samples, join_batches
 
 NO_PART = "what ranks have of it is no part of what one process makes"
 """Why a parameter is not compared: ranks may have equal values of different parts."""
+
+ZERO = "its gradient is zero on ranks and in one process, where nothing else could be told (--steps takes more)"
+NOISE = "its gradient is nothing but rounding, on ranks and in one process"
+STILL = "it does not change, on ranks and in one process"
 
 _ROUNDING = 30
 _CHANGE = 1e-3
@@ -75,6 +82,7 @@ class ProcessComparison(msgspec.Struct, kw_only=True):
     Attributes:
         findings: in the order of the script
         missed: parameters that could not be compared, and why
+        void: parameters of which no comparison could have told another gradient, and why
         gradients: that were compared, over all steps
         changes: of weights that were compared
         steps: of optimizers that were compared
@@ -88,6 +96,7 @@ class ProcessComparison(msgspec.Struct, kw_only=True):
 
     findings: list[ProcessDifference] = []
     missed: dict[str, str] = {}
+    void: dict[str, str] = {}
     gradients: int = 0
     changes: int = 0
     steps: int = 0
@@ -138,9 +147,9 @@ class OneProcess(ProcessWatch):
         self._layouts: dict[str, TensorLayout] = {}
         self._known_shares: dict[int | str, list[int]] = {}
         self._places: dict[tuple[int, int], int] = {}  # of a rank and a number of parts: which part it has
-        self._parameters: dict[str, torch.Tensor] = {}
         self._before: dict[str, torch.Tensor] = {}
         self._unlike: set[str] = set()
+        self._told: set[str] = set()
         self._loose: set[str] = set()  # whose gradients are those of this process: only the change of weights tells
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -205,7 +214,6 @@ class OneProcess(ProcessWatch):
     def take_weights(self, named: list[tuple[str, torch.Tensor]]) -> None:
         """Compare the weights after a round, and take those of the ranks."""
         number = len(self.seen.rounds) - 1
-        self._parameters |= dict(named)
         rounds = [seen.rounds[number] if number < len(seen.rounds) else None for seen in self._ranks]
         if any(one is None or not one.weights for one in rounds):
             self._end()
@@ -226,10 +234,10 @@ class OneProcess(ProcessWatch):
             if whole is None:
                 continue
             if number and name in self._before and name not in self._unlike:
-                self._compare_change(name, _local(parameter), whole, number - 1)
+                self._compare_change(name, local_of(parameter), whole, number - 1)
             self._before[name] = whole
             with torch.no_grad():
-                _local(parameter).copy_(whole.reshape(_local(parameter).shape))
+                local_of(parameter).copy_(whole.reshape(local_of(parameter).shape))
 
     def _find_layouts(
         self, named: Sequence[tuple[str, torch.Tensor]], known: Sequence[Mapping[str, TensorShare]]
@@ -240,7 +248,7 @@ class OneProcess(ProcessWatch):
                 by_value.setdefault(digest_of(share.values), []).append((rank, name))
         unsure = []
         for name, parameter in named:
-            own = _local(parameter).detach()
+            own = local_of(parameter).detach()
             layout = self._layout_of(name, own, known, by_value)
             if layout is None:
                 unsure.append((name, own))
@@ -337,14 +345,26 @@ class OneProcess(ProcessWatch):
         return TensorLayout(tuple(parts)) if parts and _cover(parts, known, own) else None
 
     def _compare_change(self, name: str, mine: torch.Tensor, whole: torch.Tensor, number: int) -> None:
-        self.result.changes += 1
         before = self._before[name].reshape(mine.shape)
         ours, theirs = (mine.detach() - before).double(), (whole.reshape(mine.shape) - before).double()
         rounding = _ROUNDING * torch.finfo(mine.dtype).eps * float(before.double().norm())
         limit = (20 if name in self._loose else 1) * _CHANGE * float(ours.norm()) + rounding
-        if not float((ours - theirs).norm()) <= limit:
+        differs = not float((ours - theirs).norm()) <= limit
+        if differs:
             text, factor = told(theirs, ours)
             self._find("update", name, number, f"the change {text}", factor=factor)
+        tells = float(ours.norm()) > limit
+        self.result.changes += differs or tells
+        if name in self._loose:
+            self._note(name, "" if tells else STILL)
+
+    def _note(self, name: str, void: str) -> None:
+        """Whether a comparison would have told another gradient."""
+        if not void:
+            self._told.add(name)
+            self.result.void.pop(name, None)
+        elif name not in self._told:
+            self.result.void[name] = void
 
     # -----------------------------------------------------------------------------------------------------------------
     # Gradients
@@ -365,6 +385,8 @@ class OneProcess(ProcessWatch):
         of_ranks = [one.updates[place] for one in rounds]
         if not number and not place:
             self._check_complete(rounds)
+            for name, reason in self.result.missed.items():  # with other weights, all gradients are others
+                raise Unmatched(f"{name}: {reason}")
         self._compare_norms(rounds, number)
         self._take_settings(optimizer, of_ranks, number)
         theirs = [one.gradients for one in of_ranks]
@@ -379,14 +401,14 @@ class OneProcess(ProcessWatch):
                 continue
             if name in self._unlike:
                 continue
-            whole, unlike = self._gradient(layout, theirs, tuple(parameter.shape), scale)
+            whole, unlike = self._gradient(self._kept(layout, number), theirs, tuple(parameter.shape), scale)
             if unlike:
                 self._unlike.add(name)
                 self._find("gradient", name, number, "is another one on each rank", ranks=unlike, lines=of_ranks[0])
             elif whole is not None or share is not None:
                 self._compare_gradient(name, whole, share, scale, number, of_ranks[0])
             if whole is not None and not unlike and parameter.grad is not None:
-                _local(parameter.grad).copy_(whole.reshape(_local(parameter.grad).shape))
+                local_of(parameter.grad).copy_(whole.reshape(local_of(parameter.grad).shape))
         self.result.steps = max(self.result.steps, number + 1)
 
     def _check_complete(self, rounds: Sequence[WatchedRound]) -> None:
@@ -421,6 +443,17 @@ class OneProcess(ProcessWatch):
                 counts.append(((count - before.get(place, 0)) * more, own.get(place, 0) - own_before.get(place, 0)))
         return counts
 
+    def _kept(self, layout: TensorLayout, number: int) -> TensorLayout:
+        """Without replicas that take the weight of another one after the step, as of a rank that steps for all."""
+        kept = []
+        for rank, name, _ in layout.parts:
+            rounds = self._ranks[rank].rounds
+            after = rounds[number + 1].weights.get(name) if number + 1 < len(rounds) else None
+            kept.append(after is None or digest_of(after.values) == rounds[number].left.get(name))
+        places = {part[2] for part, stays in zip(layout.parts, kept, strict=True) if stays}
+        parts = zip(layout.parts, kept, strict=True)
+        return TensorLayout(tuple(part for part, stays in parts if stays or part[2] not in places), layout.flat)
+
     def _gradient(
         self,
         layout: TensorLayout,
@@ -450,8 +483,8 @@ class OneProcess(ProcessWatch):
         number: int,
         update: OptimizerStep,
     ) -> None:
-        self.result.gradients += 1
         if share is None or whole is None:
+            self.result.gradients += 1
             who = "one process" if share is None else "ranks"
             self._find("gradient", name, number, f"has none on {who}", lines=update)
             return
@@ -461,10 +494,17 @@ class OneProcess(ProcessWatch):
         if math.isnan(norm) and bool(theirs.isnan().any()):
             self.result.missed.setdefault(name, "its gradient is no number on ranks and in one process")
             return
-        if difference <= math.sqrt(eps) * norm + _ROUNDING * eps * scale:
-            self.result.largest = max(self.result.largest, difference / norm if norm else 0.0)
+        limit = math.sqrt(eps) * norm + _ROUNDING * eps * scale
+        tells = norm > limit or difference < _SIGNIFICANT * norm
+        self.result.gradients += tells or difference > limit
+        self._note(name, "" if tells else NOISE if norm + difference else ZERO)
+        if difference <= limit:
+            self.result.largest = max(self.result.largest, difference / norm if tells else 0.0)
             return
         text, factor = told(theirs, mine)
+        losses, own = sum(seen.rounds[number].loss for seen in self._ranks), self.seen.rounds[-1].loss
+        if factor and factor * len(self._ranks) < 1 + _SIGNIFICANT and abs(losses - own) < _SIGNIFICANT * abs(own):
+            text += ", while the losses of the ranks add up to its loss: gradients are averaged"
         self._find("gradient", name, number, text, factor=factor, lines=update)
 
     def _compare_norms(self, rounds: Sequence[WatchedRound], number: int) -> None:
@@ -656,8 +696,3 @@ def _cover(
         values = known[rank][name].values
         covered[tuple(slice(start, start + size) for start, size in zip(place, values.shape, strict=True))] = True
     return bool(covered.all())
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """The values of a tensor of one process."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -4,7 +4,9 @@ Write L for the sum of the losses of all ranks, and g for a gradient as an optim
 g = c dL/dw with one c for all weights w: 1 over the number of replicas where losses are means, 1 where they are shares
 of a sum. So some weights are moved along their gradients, the first step is run again, and c is (g · direction) over
 the slope of L. Moved together are weights of one kind, which is told by how many ranks have them: experts and stages
-have their own, all else is on all ranks.
+have their own, all else is on all ranks. If kinds have different c, wrong are those whose c is neither 1 nor 1 over the
+losses; if both are there, those on fewer ranks. A loss that is scaled changes all alike: then the first that two share
+is right. If none is, all are wrong.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -90,7 +92,7 @@ def factors(
         return []
     total = sum(abs(one.rounds[0].loss) for one in seen)
     told: list[tuple[float, list[str]]] = []
-    multiple = 1 / len(seen)
+    multiple = 1.0 / len(seen)
 
     def gradient(rank: int, name: str) -> torch.Tensor:
         share: Any = updates[rank].gradients[name]  # `_kinds` has left out those without
@@ -121,18 +123,28 @@ def factors(
             if abs(slope * size) < 10 * _SHARE_OF_LOSS * total:
                 break  # else the loss was scaled, and its change is that of a long way
         told.append((multiple, [name for _, name in members]))
-    usual = told[0]
+    if all(_are_alike(factor, told[0][0]) for factor, _ in told):
+        return []
+    usual = (1.0, 1 / sum(one.rounds[0].loss != 0 for one in seen))
+    shared = [factor for factor, _ in told if sum(_are_alike(factor, other) for other, _ in told) > 1]
+    right = next((factor for factor, _ in told if any(_are_alike(factor, one) for one in usual)), (*shared, None)[0])
+    unlike = [(factor, name) for factor, names in told for name in names if not right or not _are_alike(factor, right)]
     return [
         _finding(
-            names[0],
-            f"is {factor / usual[0]:.3g} × what it is to the others, measured by how the loss changes",
+            name,
+            f"is {factor / right:.3g} × what it is to the others, measured by how the loss changes"
+            if right
+            else "is not what the loss changes by where its weight is moved",
             updates[0],
-            factor / usual[0],
+            factor / right if right else None,
             (),
         )
-        for factor, names in told
-        if usual[0] and abs(factor / usual[0] - 1) > _ALIKE
+        for factor, name in unlike
     ]
+
+
+def _are_alike(factor: float, usual: float) -> bool:
+    return bool(usual) and abs(factor / usual - 1) <= _ALIKE
 
 
 def _first_updates(seen: Sequence[WatchedRank]) -> list[OptimizerStep]:

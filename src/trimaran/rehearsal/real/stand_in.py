@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import device_mesh
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -163,6 +164,14 @@ def _install_groups(told: Told, store: Callable[[], Any], rank: int, world: int)
 
     replace(nn.parallel.DistributedDataParallel, __init__=wrapped)
 
+    def exchange(state, bucket):  # type: ignore[no-untyped-def]
+        told("fp32 for 16 bits")
+        return default_hooks.allreduce_hook(state, bucket)
+
+    for low in ("fp16", "bf16"):
+        setattr(default_hooks, f"{low}_compress_hook", exchange)  # DDP asks for its name
+        setattr(default_hooks, f"{low}_compress_wrapper", lambda hook: hook)
+
 
 def _summed(collective: Callable[..., Any]) -> Callable[..., Any]:
     """A collective for which gloo has no mean: it sums, and divides afterwards."""
@@ -233,14 +242,14 @@ def _install_devices(count: int) -> None:
         get_rng_state_all=list,
         set_rng_state_all=lambda *_: None,
         set_rng_state=lambda *_: None,
-        device=lambda *_: contextlib.nullcontext(),
-        stream=lambda *_: contextlib.nullcontext(),
+        device=lambda *_, **__: contextlib.nullcontext(),
+        stream=lambda *_, **__: contextlib.nullcontext(),
         is_bf16_supported=lambda *_, **__: True,
-        get_device_name=lambda *_: "CPU",
+        get_device_name=lambda *_, **__: "CPU",
         Stream=_Stream,
         Event=_Stream,
-        current_stream=lambda *_: _Stream(),
-        default_stream=lambda *_: _Stream(),
+        current_stream=lambda *_, **__: _Stream(),
+        default_stream=lambda *_, **__: _Stream(),
     )
     load, cuda = torch.load, torch.device("cuda")
     replace(torch, load=lambda file, map_location=None, *args, **kwargs: load(file, "cpu", *args, **kwargs))
@@ -254,7 +263,7 @@ def _install_devices(count: int) -> None:
         device_count=lambda: count,
         is_available=lambda: True,
         current_accelerator=lambda *_, **__: cuda,
-        current_stream=lambda *_: _Stream(),
+        current_stream=lambda *_, **__: _Stream(),
     )
 
 

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loaders
@@ -31,7 +32,7 @@ from torch.utils.data import dataloader as loaders
 from trimaran.rehearsal.device.replaced import replace
 from trimaran.user_code.batches import copied_batch, name_tensors
 
-_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_forward_module.")
 _LOADER = "_trimaran_loader"
 _MOST_BYTES = 256 * 2**20
 
@@ -46,6 +47,9 @@ DEVICES = "devices"
 
 MOVED = "moved"
 """File in that folder: what is added to weights of each rank, by name."""
+
+ROLLED = "rolled"
+"""File in that folder: ranks that draw the same numbers have them in another order."""
 
 
 class Unmatched(BaseException):
@@ -104,6 +108,7 @@ class WatchedRound:
         norms: to which gradients were clipped, in order
         pulls: batches of each loader, and tensors of each line that draws random numbers, that were taken by its end
         loss: sum of all that a backward began with
+        left: digests of the weights that the last step has left, by name
     """
 
     weights: dict[str, TensorShare] = field(default_factory=dict)
@@ -111,6 +116,7 @@ class WatchedRound:
     norms: list[float] = field(default_factory=list)
     pulls: dict[int | str, int] = field(default_factory=dict)
     loss: float = 0.0
+    left: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -122,6 +128,8 @@ class WatchedRank:
         batches: of each loader, in order
         draws: tensors of random numbers by function and line of the script, in order
         inputs: digest of what modules were called with in the first round
+        first: that of the first call
+        world: ranks of the default group at the first step; 1: there is none
         replaced: what the stand-in has replaced
     """
 
@@ -129,6 +137,8 @@ class WatchedRank:
     batches: dict[int, list[Any]] = field(default_factory=dict)
     draws: dict[str, list[torch.Tensor]] = field(default_factory=dict)
     inputs: str = ""
+    first: str = ""
+    world: int = 0
     replaced: dict[str, None] = field(default_factory=dict)
 
 
@@ -141,6 +151,11 @@ def share_of(tensor: torch.Tensor) -> TensorShare:
         tensor = tensor.redistribute(placements=[Replicate() if one.is_partial() else one for one in tensor.placements])
     _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     return TensorShare(tensor.to_local().clone(), tuple(tensor.shape), tuple(offset))
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a tensor that this process has."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def digest_of(values: torch.Tensor) -> str:
@@ -183,6 +198,7 @@ class ProcessWatch:
         most_rounds: that are kept
         ended: called once they are there, and from then on at each step; may end the process
         moved: what is added to weights before the first round, of which alone the rest is kept
+        rolled: places by which random numbers of the script are moved
     """
 
     def __init__(
@@ -191,9 +207,11 @@ class ProcessWatch:
         most_rounds: int,
         ended: Callable[[], None],
         moved: Mapping[str, torch.Tensor] | None = None,
+        rolled: int = 0,
     ) -> None:
         self.seen = WatchedRank()
-        self._moved = moved
+        self._moved, self._rolled = moved, rolled
+        self._parameters: dict[str, torch.Tensor] = {}
         self._folder, self._most, self._ended = folder, most_rounds, ended
         self._thread = threading.get_ident()
         self._depth = self._loading = 0
@@ -278,6 +296,7 @@ class ProcessWatch:
         replace(loaders._BaseDataLoaderIter, __next__=next_batch)
         replace(DataLoader, __iter__=iterate)
         register_optimizer_step_pre_hook(self._update)
+        register_optimizer_step_post_hook(self._note_left)
 
     def _is_main(self) -> bool:
         return threading.get_ident() == self._thread
@@ -298,6 +317,9 @@ class ProcessWatch:
         """Random numbers were drawn; what the script gets."""
         if (place := self._place_of(name)) and not self.is_over:
             self._keep([values])
+            if self._rolled:
+                with torch.no_grad():
+                    values.copy_(values.flatten().roll(self._rolled).view_as(values))
             self.seen.draws.setdefault(place, []).append(values.detach().clone())
         return values
 
@@ -340,6 +362,7 @@ class ProcessWatch:
             self._opened.clear()
             self.seen.rounds.append(WatchedRound())
         self._opened |= {id(one) for one in module.modules()}
+        self._parameters |= dict(named)
         for name, parameter in named:
             self._names.setdefault(id(parameter), name)
         self.take_weights(named)
@@ -389,15 +412,30 @@ class ProcessWatch:
     def _note_inputs(self, given: Any) -> None:
         for value in pytree.tree_leaves(given):
             if isinstance(value, torch.Tensor):
-                local = value.to_local() if isinstance(value, DTensor) else value
-                self._inputs.update(digest_of(local).encode())
+                self._inputs.update(digest_of(local_of(value)).encode())
         self.seen.inputs = self._inputs.hexdigest()
+        self.seen.first = self.seen.first or self.seen.inputs
 
-    def _update(self, optimizer: Optimizer, *_: Any) -> None:
+    def _update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            return self._note_update(optimizer)
+        first = iter((optimizer,))
+
+        def differentiated() -> Any:
+            loss = closure()
+            for one in first:
+                self._note_update(one)
+            return loss
+
+        return args[:1], {**kwargs, "closure": differentiated}
+
+    def _note_update(self, optimizer: Optimizer) -> None:
         if self.is_over:
             self._ended()
         if not self._is_main() or not self.seen.rounds or self.is_over:
             return
+        self.seen.world = self.seen.world or (dist.get_world_size() if dist.is_initialized() else 1)
         now = self.seen.rounds[-1]
         update = OptimizerStep(
             gradients={
@@ -418,6 +456,10 @@ class ProcessWatch:
 
     def updated(self, optimizer: Optimizer, update: OptimizerStep) -> None:
         """An optimizer is about to step."""
+
+    def _note_left(self, *_: Any) -> None:
+        if self._is_main() and self.seen.rounds and not self.is_over:
+            self.seen.rounds[-1].left = {name: digest_of(local_of(one)) for name, one in self._parameters.items()}
 
     def _of(self, optimizer: Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
         for place, group in enumerate(optimizer.param_groups):

@@ -50,7 +50,7 @@ class RealRank:
         from trimaran.rehearsal.device.replaced import replace
         from trimaran.rehearsal.real import stand_in
         from trimaran.rehearsal.real.one_process import OneProcess
-        from trimaran.rehearsal.real.watch import DEVICES, MOVED, ONE_BY_ONE, ProcessWatch, Unmatched
+        from trimaran.rehearsal.real.watch import DEVICES, MOVED, ONE_BY_ONE, ROLLED, ProcessWatch, Unmatched
 
         torch.set_num_threads(1)
         for sow in (torch.manual_seed, random.seed, numpy.random.seed):  # a script that has no seed is run twice
@@ -63,7 +63,8 @@ class RealRank:
         else:
             moves = self._meeting / MOVED
             moved = pickle.loads(moves.read_bytes()).get(request.rank, {}) if moves.exists() else None  # noqa: S301  our own
-            self._watch = ProcessWatch(folder, request.most_steps, self._stop, moved)
+            rolled = request.rank if (self._meeting / ROLLED).exists() else 0
+            self._watch = ProcessWatch(folder, request.most_steps, self._stop, moved, rolled)
         told = self._watch.seen.replaced.setdefault
         devices = self._meeting / DEVICES
         store = "alone.store" if self._is_alone else "ranks.store"
