@@ -3,8 +3,9 @@
     python scripts/convert_published.py FOLDER
 
 FOLDER holds `calibrate/` and `dev/` with core_performance.csv, core_memory.csv, core_collectives.csv and
-core_convergence.csv. The table is written to src/trimaran_studies/published/rows.csv; docs/validation.md lists its
-columns. Collectives that were timed many times become the median of each point. Rows of networks that are neither built
+core_convergence.csv. The table is written to src/trimaran_studies/published/rows.csv;
+benchmarks/validation/README.md lists its columns. Collectives that were timed many times
+become the median of each point. Rows of networks that are neither built
 nor of known size are left out, as are rows that say the same as one before them, and cells without which a row is
 understood as it was.
 """

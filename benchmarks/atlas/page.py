@@ -13,7 +13,8 @@ Cell = Mapping[str, Any]
 _HEAD = """# Atlas: where does model parallelism pay?
 
 {networks} networks on {machines} machines, 8 to 1,024 devices, workers of two and of four devices: predicted by
-`trimaran crossover` ([crossover.md](crossover.md)), written by `benchmarks/atlas/run.py` on {date}; not measured.
+`trimaran crossover` ([crossover](scaling.md#where-a-hybrid-begins-to-pay)),
+written by `benchmarks/atlas/run.py` on {date}; not measured.
 
 - **b**: local batch of paper mode, the usual one of the network. **SU²**, **SU⁴**: speedup of the best worker of two or
   four devices over one device at that batch; pipelines, placements and sharded operations are searched.

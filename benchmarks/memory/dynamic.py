@@ -2,9 +2,9 @@
 
     python -m benchmarks.memory.dynamic
 
-VGG-16 with 256 images on a Titan X. One constant is changed at a time; all else is as `docs/vdnn.md` says. Each line
-has the trial that the policy ends with, how many convolutions compute without workspace, its peak and its loss of speed
-against none (p) in unlimited memory.
+VGG-16 with 256 images on a Titan X. One constant is changed at a time; all else is as `benchmarks/vdnn/README.md` says.
+Each line has the trial that the policy ends with, how many convolutions compute without workspace, its peak and its
+loss of speed against none (p) in unlimited memory.
 """
 
 from collections.abc import Iterator, Mapping

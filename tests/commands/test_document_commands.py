@@ -46,6 +46,7 @@ NOT_RUN = {
     "--measured one.json": "what such a profile gives",
     "benchmarks/validation/tables.py": "minutes; writes files of the repository",
     "benchmarks/fits/transformers.py": "minutes; takes tables that do not come with Trimaran",
+    "--log tensorboard": "needs TensorBoard; tests/distributed/test_trackers.py has it where it is installed",
     "trimaran verify": "tests/rehearsal/test_verify.py runs scripts of its kinds",
 }
 """What a command contains that is not run, with the reason."""
@@ -153,7 +154,7 @@ GIVEN = {
     "topo.txt", "curve.json",
 }  # fmt: skip
 """Files that `given` writes, whichever command of a page would."""
-PLANNED = {"explain": "alexnet --cluster dgx1-v100 --devices 2 --batch 256"}
+PLANNED = {"planning": "alexnet --cluster dgx1-v100 --devices 2 --batch 256"}
 """What `plan.json` of a page is a plan for, where it is not a decoder."""
 
 

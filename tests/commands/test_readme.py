@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-GUIDE = (ROOT / "docs" / "guide.md").read_text()
+GUIDE = (ROOT / "docs" / "index.md").read_text()
 
 
 def test_the_commands_of_the_readme_exist() -> None:

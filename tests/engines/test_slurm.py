@@ -1,4 +1,4 @@
-"""Slurm over two nodes, as docs/slurm.md says: warned, requeued, killed, and in the end the same training."""
+"""Slurm over two nodes, as docs/torchrun.md says: warned, requeued, killed, and in the end the same training."""
 
 import re
 import time
@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 SOON_S = 150.0
-(SCRIPT,) = blocks("slurm.md", "bash", "#SBATCH")
+(SCRIPT,) = blocks("torchrun.md", "bash", "#SBATCH")
 TASKS, WAIT = "--ntasks-per-node=", "srun --wait="
 Record = Callable[[str, object], None]
 

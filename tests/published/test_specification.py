@@ -51,5 +51,5 @@ def test_a_slow_row_is_as_the_page_says(row: str) -> None:
 
 def test_the_page_names_its_command_and_is_found() -> None:
     assert COMMAND in PAGE.read_text("utf-8")
-    for index in ("README.md", "docs/guide.md"):
+    for index in ("README.md", "docs/index.md"):
         assert "specification.md" in (ROOT / index).read_text("utf-8")

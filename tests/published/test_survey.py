@@ -68,5 +68,5 @@ def test_each_work_is_asked_or_says_why_not() -> None:
 
 def test_the_page_names_its_command_and_is_found() -> None:
     assert COMMAND in PAGE.read_text("utf-8")
-    for index in ("README.md", "docs/guide.md"):
+    for index in ("README.md", "docs/index.md"):
         assert "survey.md" in (ROOT / index).read_text("utf-8")

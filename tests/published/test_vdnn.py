@@ -112,7 +112,7 @@ def test_workspace_of_an_fft_of_one_tile():
 def test_the_page_gives_no_loss_of_a_policy_that_does_not_fit_as_an_answer():
     """Each row of the page's table of losses is of the study, and in parentheses where the policy does not fit."""
     found = lines("vgg16", 256)
-    page = (Path(__file__).parents[2] / "docs" / "vdnn.md").read_text()
+    page = (Path(__file__).parents[2] / "benchmarks" / "vdnn" / "README.md").read_text()
     table = page[page.index("| policy | the paper | loss here |") :].split("\n\n")[0].splitlines()[2:]
     assert len(table) == 8
     for row in table:

@@ -107,7 +107,7 @@ _HEADINGS: Mapping[str, Sequence[str]] = {
         *("--limit",),
         *("--hint", "--module"),
     ),
-    "Files": ("--runs", "--output", "--plot", "--trace", "--logs"),
+    "Files": ("--runs", "--log", "--output", "--plot", "--trace", "--logs"),
 }
 """Options that are not common, by heading, in order; where two headings have one, the first of a page has it."""
 

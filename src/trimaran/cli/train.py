@@ -123,6 +123,14 @@ def train(
         ),
     ] = False,
     trust_pickle: TrustPickle = False,
+    log: Annotated[
+        str | None,
+        option(
+            'Write loss, metric, learning rate and step time to "tensorboard" (in the folder of the run), "wandb" or '
+            '"mlflow", where that is installed.',
+            metavar="TRACKER",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train a job by the best plan, or by a given one; report predicted against measured."""
@@ -162,6 +170,7 @@ def train(
             resume=resume,
             max_restarts=max_restarts,
             weights=begun,
+            log=log,
         )
         options.check()
         if callback_timeout is not None:

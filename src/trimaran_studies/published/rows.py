@@ -1,4 +1,6 @@
-"""Reads published measurements: one table, whose columns docs/validation.md lists. A bad cell is named by its place.
+"""Reads published measurements: one table, whose columns benchmarks/validation/README.md lists.
+
+A bad cell is named by its place.
 
 Columns may be missing or stand in any order. What a row means is decided elsewhere: here a row is its text, with its
 figure as a number. Two families are also printed with other columns, which are renamed as they are read (`_LAYOUTS`).
@@ -143,7 +145,7 @@ def _layout_of(path: Path, columns: tuple[str, ...], asked: str | None) -> _Layo
     if missing is not None:
         raise InputError(
             f"{path}:1: column {missing}: missing; the file has {', '.join(columns) or 'no columns'}; {way}; "
-            "docs/validation.md lists the columns",
+            "benchmarks/validation/README.md lists the columns",
             code=code,
             path=str(path),
             column=missing,

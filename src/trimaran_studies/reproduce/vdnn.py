@@ -1,8 +1,8 @@
 """Reproduces the vDNN paper: its networks, batches and policies, and our policy, simulated on a device of the catalog.
 
 Each network's step is traced on meta tensors and priced by the kernel model, with the paper's software. The trace gives
-both accountings: the list of layers for the paper's buffers, and the live bytes of PyTorch. `docs/vdnn.md` says which
-constants were fixed before any comparison and which were not.
+both accountings: the list of layers for the paper's buffers, and the live bytes of PyTorch. `benchmarks/vdnn/README.md`
+says which constants were fixed before any comparison and which were not.
 
 Our figures are shown next to the paper's. Memory is counted twice. **Paper** is the paper's accounting: the buffers of
 Torch and cuDNN in 2016, allocated for the whole network (the baseline) or layer by layer (its policies), with

@@ -154,7 +154,7 @@ def _titan_x(_: Recorded) -> list[Check]:
             f"{percent(lines['paper', 'conv (p)'].slowdown)}, with the slowest algorithm everywhere "
             f"{percent(lines['paper', 'conv (m)'].slowdown)}; copies at 9.6 in place of 12.8 GB/s would give 17.4 %, "
             "and bandwidth tests of such a slot give 12.2 to 12.9 from its own socket, 2.5 to 3.8 from the other one; "
-            "none is of a Titan X while it computes (docs/vdnn.md)",
+            "none is of a Titan X while it computes (benchmarks/vdnn/README.md)",
         ),
         judged(
             f"our plan: {format_bytes(ours.peak_bytes)}, loses {percent(ours.slowdown)}",

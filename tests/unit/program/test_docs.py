@@ -16,7 +16,8 @@ from trimaran.program.strategy import Part
 from trimaran.program.text import parse_program
 from trimaran.program.types import Kind, Program
 
-PAGE = (Path(__file__).parents[3] / "docs" / "program.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[3]
+PAGE = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("docs/program.md", "examples/programs.md"))
 
 
 def blocks(language: str) -> list[str]:

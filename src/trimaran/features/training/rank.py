@@ -33,7 +33,8 @@ from trimaran.base.job import Job
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_count, format_some, parse_seconds, whole_number
 from trimaran.features.training.run_record import RunDirectory, Stopped, save_weights
-from trimaran.graph.behaviour import Behaviour, WholeMetric, weighed
+from trimaran.features.training.trackers import check_tracker, name_of_metric
+from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
 from trimaran.program.json_files import finite
@@ -189,6 +190,7 @@ class TrainOptions:
         resume: run directory or checkpoint to go on from; None: begin anew
         max_restarts: times that the ranks are started again after a failure
         weights: that it begins from; None: those of the job's model
+        log: tracker that metrics are written to ("tensorboard", "wandb" or "mlflow"); None: none
     """
 
     gradient_noise: bool = False
@@ -200,15 +202,18 @@ class TrainOptions:
     resume: Path | None = None
     max_restarts: int = 0
     weights: Beginning | None = None
+    log: str | None = None
 
     def check(self) -> None:
         """Refuse options that contradict each other, whatever the plan.
 
         Raises:
             InputError: an unknown answer to a loss that is not finite; going back, or restarts, where nothing is saved
+            EnvironmentProblem: the tracker is not installed
         """
         from trimaran.runtime.step.on_nan import check_on_nan
 
+        check_tracker(self.log)
         check_on_nan(self.on_nan)
         if self.on_nan == "rollback" and self.saving is None:
             raise InputError(
@@ -356,6 +361,8 @@ def train_rank(
         if unwatched and world.rank == 0:
             world.report({"verified": f"later steps are not verified: {unwatched}"})
     directory = RunDirectory(path=run)
+    if options.log is not None:
+        session.log_to(options.log, run, source.reference)
     if options.saving is not None:
         session.check_saving(directory.checkpoints)
     with ACTIVITY.during("loading a checkpoint"):
@@ -399,7 +406,7 @@ def train_rank(
         tried = replace(tried, later=watched.steps, notes=(*tried.notes, *later))
     result = RunResult(
         epochs=epochs,
-        metric=_name_of(session.job.metric),
+        metric=name_of_metric(session.job.metric),
         epochs_before=epochs_before,
         steps=session.steps,
         timeline=session.timeline(),
@@ -625,14 +632,6 @@ class _Steps:
         if last is not None and self._world.rank == 0:
             self._world.report(last)
             self._told_s = time.perf_counter()
-
-
-def _name_of(metric: Callable[..., Any] | None) -> str:
-    """What a metric is called where it is a function, or an object of a class, with a name."""
-    metric = metric.metric if isinstance(metric, WholeMetric) else metric
-    metric = metric.func if isinstance(metric, partial) else metric
-    name = getattr(metric, "__name__", type(metric).__name__)
-    return name.replace("_", " ") if name.isidentifier() and metric is not None else "metric"
 
 
 def _epoch(row: Mapping[str, Any]) -> Epoch:

@@ -19,6 +19,7 @@ import multiprocessing.util
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
@@ -34,6 +35,7 @@ from torch.utils import _pytree as pytree
 
 from trimaran.base.arguments import checked_classes
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.base.files import file_name, given
 from trimaran.base.job import Job
 from trimaran.base.signals import exit_code, say, signal_name
 from trimaran.base.system import needs_linux
@@ -46,6 +48,8 @@ from trimaran.checkpoint_files.plain import decode, encode
 from trimaran.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.features.training.callbacks import Callbacks, is_nothing, is_power, not_replaceable
 from trimaran.features.training.kept import KeptByUser
+from trimaran.features.training.run_record import RUNS
+from trimaran.features.training.trackers import LOSS, MetricLog, check_tracker, name_of_metric
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
@@ -246,6 +250,9 @@ class Session:
         self._registered: Mapping[str, int] = {}
         self.carried: dict[str, Any] = {}
         self._watch: TrialWatch | None = None
+        self._log: MetricLog | None = None
+        # The time of a step is that since the last one, but for an evaluation or a save.
+        self._since = time.perf_counter()
         self._closed = False
         # A loop may fetch batches in another thread: samples that draw and a step that does have the same generators.
         self._drawing = threading.RLock()
@@ -329,6 +336,7 @@ class Session:
         self._callbacks.settle("batches")
         if self._stepped:
             self._check_readers()
+        self._since = time.perf_counter()
         for share in self._feed.shares():
             self._untrained = True
             self._iterating = threading.get_ident(), agrees or (self.world_size > 1 and self._feed.streams)
@@ -374,6 +382,8 @@ class Session:
                 self.stopped = True
         if self.executor.follows_metric:
             self.executor.updater.end_epoch(metrics.get("metric", metrics["loss"]))
+        if self._log is not None:
+            self._log.add(self.steps, self._of_epoch(number + 1, metrics))
         self._history.append({"epoch": number + 1, **{name: finite(value) for name, value in metrics.items()}})
         self._feed.watch()
         if self._callbacks.call(self, "on_epoch", number, dict(metrics)):
@@ -551,6 +561,7 @@ class Session:
         samples = self._samples_of(batch, fetched)
         number = self.executor.steps
         self._index = self._feed.index
+        rate = self._learning_rate() if self._log is not None else None
         step = self.executor.step if self._watch is None else self._watch.step
         with self._drawing, nullcontext() if self._stepped else self._kept.first_step():
             loss = step(batch, samples=samples, keep_gradients=keep_gradients)
@@ -560,6 +571,11 @@ class Session:
             # The loss is that of an earlier global batch, or of none.
             counted = self.executor.settled
         self._count(loss, counted)
+        before, self._since = self._since, time.perf_counter()
+        if self._log is not None:
+            seconds = self._since - before
+            figures = {LOSS: loss, "train/learning_rate": rate, "train/step_seconds": seconds}
+            self._log.add(number, figures | {"train/samples_per_second": counted / seconds})
         told = self._told_to_stop() if self.executor.asked else []
         self._scored, self._untrained = None, False
         self._going_on, self._loaded = False, None
@@ -673,6 +689,35 @@ class Session:
     def _stop_by(self, told: list[int]) -> None:
         self.stop_signal, self.stopped = stopping_code(told), True
 
+    def log_to(self, tool: str, folder: Path, job: str) -> None:
+        """Write metrics to a tracker from the next step on; rank 0 does.
+
+        Args:
+            tool: a name of `trackers.TRACKERS`
+            folder: of the run
+            job: as it was named
+        """
+        if self.rank == 0:
+            batch, ranks = self.job.global_batch_size, self.world_size
+            facts = {"job": job, "strategy": self.strategy.name, "global_batch_size": batch, "ranks": ranks}
+            self._log = MetricLog(tool, folder, facts)
+
+    def _learning_rate(self) -> float | None:
+        """That of the optimizer's first group; None: this rank updates nothing."""
+        optimizer = self.optimizer
+        return None if optimizer is None or not optimizer.param_groups else float(optimizer.param_groups[0]["lr"])
+
+    def _of_epoch(self, number: int, metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+        """What is logged of an epoch that has ended."""
+        names = {"loss": "epoch/loss", "metric": f"epoch/{name_of_metric(self.job.metric)}"}
+        return {"epoch/number": number, **{name: metrics[key] for key, name in names.items() if key in metrics}}
+
+    def _log_on(self, place: str) -> None:
+        """Go on with a curve after a state was loaded."""
+        if self._log is not None:
+            row = self._history[-1] if self._history and not self._feed.index else None
+            self._log.go_on(place, self.steps, None if row is None else self._of_epoch(row["epoch"], row))
+
     def watch(self, world: World, first: int = 0, *, tried: bool = True) -> Verified:
         """Compare steps of the training with one process from now on (`trial.watch`); every rank calls it.
 
@@ -724,6 +769,7 @@ class Session:
                     self._held_out = make_evaluation_dataset(self.job)
                 dataset = self._held_out
             found = self.executor.evaluate(dataset, breaks_off=breaks_off)
+        self._since = time.perf_counter()
         if own and not self._callbacks.running:
             self._scored = found
         return found
@@ -809,11 +855,14 @@ class Session:
                 self._watch.check_copies()
             saver = self._saver_of(Path(folder), keep)
             saver.finish()
+            if self._log is not None:
+                self._log.flush()
             taken = self.executor.training.take(self.steps, self._figures(), copy=not wait)
-            if wait:
-                return saver.save(taken, self.steps, self._moment)
-            saver.begin(taken, self.steps, self._moment)
-            return None
+            if not wait:
+                saver.begin(taken, self.steps, self._moment)
+            saved = saver.save(taken, self.steps, self._moment) if wait else None
+        self._since = time.perf_counter()
+        return saved
 
     def load_checkpoint(self, path: str | Path, *, missing_ok: bool = False) -> bool:
         """Go on from a checkpoint, perhaps of another plan or number of ranks; every rank calls it, between steps.
@@ -893,6 +942,7 @@ class Session:
         self._callbacks.accept_trained()
         self._take_figures(figures)
         self._rolled_back.append(rollback)
+        self._log_on(figures.get("log", ""))
         self._notes = tuple(dict.fromkeys((*self._notes, *map(str, saved.passed_over), *notes)))
         return rollback
 
@@ -982,6 +1032,7 @@ class Session:
         self._notes = tuple(dict.fromkeys((*self._notes, *notes)))
         # A loop may register them again when it has loaded the checkpoint.
         self._registered = figures.get("registered", {})
+        self._log_on(figures.get("log", ""))
         self._index, self._loaded = self._feed.index, self._feed.epoch
 
     def _take_figures(self, figures: Mapping[str, Any]) -> None:
@@ -1048,6 +1099,7 @@ class Session:
             "skipping": self.executor.skipping,
             "rolled_back": [asdict(one) for one in self._rolled_back],
             "carried": self.carried,
+            "log": "" if self._log is None else self._log.place,
             "kept": kept,
             "kept_in_modules": plain,
             "registered": self._kept.registered(),
@@ -1128,6 +1180,8 @@ class Session:
         atexit.unregister(self._close_at_exit)
         self._memory.close()
         self._at_close.close()
+        if self._log is not None:
+            self._log.close()
         self._callbacks.close()
         self.executor.close()
         Session._open.remove(self)
@@ -1158,6 +1212,7 @@ def init(
     verify: int = 0,
     on_nan: str = "stop",
     hang_timeout: float | None = None,
+    log: str | None = None,
 ) -> Session:
     """Take part in the training of a job.
 
@@ -1177,11 +1232,13 @@ def init(
             on every rank; ten such steps in a row are an error too
         hang_timeout: how long a rank may wait for the others in a collective before it ends with an error that says for
             whom it waited, and in what [s]; None: 600. It does not hold for a process group that exists already
+        log: tracker to which rank 0 writes metrics, where it is installed: "tensorboard" (in `runs/JOB-TIME`), "wandb"
+            or "mlflow"; None: none
 
     Raises:
         InputError: the plan was made for another job, world or batch, or would train something else; or gradient
             noise cannot be seen under it; or a step cannot be skipped under it
-        EnvironmentProblem: this is not Linux, or the world cannot be joined
+        EnvironmentProblem: this is not Linux, or the world cannot be joined; or the tracker is not installed
         CorruptDataError: the plan file is damaged
     """
     import torch.distributed as dist
@@ -1191,6 +1248,7 @@ def init(
     for name, value in (("gradient_noise", gradient_noise), ("verify", verify)):
         if value < 0:
             raise InputError(f"{name} is a number of steps, 0 for none, got {value}", code="session.negative-steps")
+    check_tracker(log)
     check_on_nan(on_nan)
     if on_nan == "rollback":
         raise InputError(
@@ -1255,6 +1313,9 @@ def init(
         on_nan="skip" if on_nan == "skip" else "stop",
     )
     session.executor.know(seen)
+    if log is not None and MARK not in os.environ:
+        folder = f"{file_name(job.name)}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        session.log_to(log, given(RUNS) / folder, job.name)
     if verify or (strategy.devices * strategy.microbatches > 1 and not (seen is not None and seen.accepted)):
         session.watch(world, first=verify, tried=False)
     session._begin_loop()

@@ -482,6 +482,7 @@ def how_to_resume(source: JobSource, run: RunDirectory, options: TrainOptions = 
         "--save-every": options.saving,
         "--on-nan": None if options.on_nan == "stop" else options.on_nan,
         "--max-restarts": options.max_restarts or None,
+        "--log": options.log,
     }
     words = [f" {name} {value}" for name, value in given.items() if value is not None]
     return f"trimaran train {shlex.quote(source.reference)} --resume {shlex.quote(run.shown)}{''.join(words)}"

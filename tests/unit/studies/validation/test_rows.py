@@ -134,12 +134,12 @@ def test_results_in_the_columns_of_the_table(tmp_path: Path) -> None:
 
 
 def test_a_file_of_other_columns_is_refused_with_the_place_of_ours(tmp_path: Path) -> None:
-    with raises("rows.no-family", match="docs/validation.md", column="family"):
+    with raises("rows.no-family", match="benchmarks/validation/README.md", column="family"):
         read_rows(written(tmp_path, "source,model,gpus,reserved_gib\ntorchtitan,Llama 3.1 8B,8,82.4\n"))
 
 
 def test_the_table_that_comes_with_trimaran_has_the_columns_that_are_documented() -> None:
-    text = (Path(__file__).parents[4] / "docs/validation.md").read_text("utf-8")
+    text = (Path(__file__).parents[4] / "benchmarks/validation/README.md").read_text("utf-8")
     listed = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in re.findall(r"^\| `.*", text, re.MULTILINE)))
     with (Path(str(resources.files("trimaran_studies.published"))) / "rows.csv").open(encoding="utf-8") as file:
         assert set(file.readline().strip().split(",")) <= set(listed)
