@@ -45,7 +45,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.precision import dtype_name
-from trimaran.base.user_errors import asking
+from trimaran.base.user_errors import asking, attempted
 from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, Metric, Reduction, Weight
 from trimaran.graph.examine_modes import (
     Coupled,
@@ -60,9 +60,11 @@ from trimaran.graph.examine_modes import (
 from trimaran.graph.gradients import are_alike, kept_gradient, largest, largest_difference, summed
 from trimaran.graph.metrics import EVALUATED, can_gather, copied_metric
 from trimaran.graph.optimizers import (
+    differing_option,
     modules_of,
     optimizer_traits,
     parameter_names,
+    trained_parameters,
 )
 from trimaran.user_code.alone import alone, among_ranks, is_one_of_several
 from trimaran.user_code.batches import (
@@ -180,6 +182,11 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         _from_model(model), in_loss=in_loss, optimizer=optimizer_traits(job, model), precision=job.precision,
         readers=readers_of(job, model),
     )  # fmt: skip
+    with quiet(), _among_ranks() if dist.group.WORLD is None else alone():
+        parameters = trained_parameters(model)
+        # It may ask for a device that is not here.
+        if attempted("Job.optimizer", lambda: differing_option(job, parameters, found.optimizer), ""):
+            found = replace(found, follows_ranks=True)
     if too_large:
         return replace(found, not_looked=TOO_LARGE)
     samples = Samples(job, device_of(model), most=SCANNED, keep=True)
@@ -539,7 +546,7 @@ class _Examination:
             reduction=reduction,
             mixed_at=self._mixed_at(splits[0]) if reduction == "batch" and not padded else "",
             logs_over_ranks=communicates == "logs",
-            follows_ranks=communicates == "follows",
+            follows_ranks=found.follows_ranks or communicates == "follows",
             weight=weight,
             replicas=None if reduction == "gathers" else apart,
             microbatches=in_turn,
@@ -1341,11 +1348,14 @@ class _Examination:
             coupled = Coupled(drawn, (0, SAMPLES, SAMPLES) if runs else None, others=others)
             try:
                 runs.append(run(coupled, _among_ranks()))
-                if not coupled.communicated:
-                    alone = run(Coupled(drawn, (0, SAMPLES, SAMPLES)), nullcontext())
-                    return "" if all(map(self._alike, runs[0], alone)) else "follows"
             except Exception:  # noqa: BLE001 - as where it asks for a device that is not here; what is gathered is empty
                 return "gathers" if coupled.communicated else ""
+            if not coupled.communicated:
+                try:
+                    alone = run(Coupled(drawn, (0, SAMPLES, SAMPLES)), nullcontext())
+                except Exception:  # noqa: BLE001 - a hook may ask for ranks where there are none
+                    return "follows"
+                return "" if all(map(self._alike, runs[0], alone)) else "follows"
         first, *figures = runs
         return "logs" if all(all(map(are_alike, first, one)) for one in figures) else "gathers"
 

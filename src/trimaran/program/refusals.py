@@ -241,7 +241,7 @@ _OTHERWISE = (
     ),
     Refusal(
         lambda seen, kind: kind.several and seen.follows_ranks,
-        "the forward, the loss or a hook on a gradient asks which rank of how many this is (WORLD_SIZE), and gives "
+        "the forward, the loss, a hook or the optimizer asks which rank of how many this is (WORLD_SIZE), and gives "
         "something else among several",
         "a global batch and its gradient are the same on any number of ranks, so write it as for one process",
     ),

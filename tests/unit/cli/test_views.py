@@ -16,8 +16,9 @@ from tests.unit.report.runs import PROGRAM, measured, predicted
 from trimaran.base.job import Job
 from trimaran.cli.output import console, set_verbosity
 from trimaran.cli.views.plans import print_trained
-from trimaran.features.training.rank import Epoch, TrainOptions, _name_of
+from trimaran.features.training.rank import Epoch, TrainOptions
 from trimaran.features.training.run_record import RunDirectory
+from trimaran.features.training.trackers import name_of_metric
 from trimaran.features.training.train import FinishedTraining
 from trimaran.graph.behaviour import WholeMetric
 from trimaran.jobs.resolve import JobSource
@@ -155,12 +156,12 @@ def test_a_metric_has_the_name_of_its_function(capsys: pytest.CaptureFixture[str
     def f1_score(*_: object) -> float:
         return 0.5
 
-    assert _name_of(WholeMetric(f1_score)) == _name_of(functools.partial(f1_score, 1)) == "f1 score"
-    assert _name_of(lambda *_: 0.5) == _name_of(None) == "metric"
+    assert name_of_metric(WholeMetric(f1_score)) == name_of_metric(functools.partial(f1_score, 1)) == "f1 score"
+    assert name_of_metric(lambda *_: 0.5) == name_of_metric(None) == "metric"
     epoch = Epoch(epoch=1, loss=1.0, accuracy=0.5, seconds=1.0, samples=64)
     planned: Any = SimpleNamespace(source=JobSource(reference="digits", epochs=1))
     report: Any = SimpleNamespace(comparison=None, samples_per_s=None, final={"accuracy": 0.5})
-    run, metric = RunDirectory(path=Path("runs/new")), _name_of(f1_score)
+    run, metric = RunDirectory(path=Path("runs/new")), name_of_metric(f1_score)
     print_trained(console(), FinishedTraining(run=run, planned=planned, epochs=(epoch,), metric=metric, report=report))
     said = capsys.readouterr().out
     assert said.count("f1 score 0.5000") == 2

@@ -58,11 +58,11 @@ def eager_bytes_per_s(device: Device, kind: Literal["layer", "copy", "optimizer"
         kind: of the kernels, or "layer" for those of a decoder's layer together
 
     Example:
-        Those of a layer reach 53 % of an H100's 3.35 TB/s.
+        Those of a layer reach 52 % of an H100's 3.35 TB/s.
 
         >>> from trimaran.machine.catalog import find_device
         >>> round(eager_bytes_per_s(find_device("h100"), "layer") / 3.35e12, 2)
-        0.53
+        0.52
     """
     table = constants()
     shares = _OF_LAYERS if kind == "layer" else {kind: 1.0}
