@@ -30,7 +30,7 @@ def test_every_run_is_priced(answers: list[Answer]) -> None:
 def test_steps_are_as_long_as_published(answers: list[Answer]) -> None:
     errors = [answer.error or 0.0 for answer in answers]
     assert statistics.median(map(abs, errors)) <= 0.06
-    # Three runs of FSDP are 5 to 10 % too long (-2 to 6 before their elementwise work was counted), so the middle one is.
+    # Three runs of FSDP are 5 to 10 % too long (-2 to 6 until elementwise work was counted), and the middle is there.
     assert abs(statistics.median(errors)) <= 0.06
     assert abs(statistics.mean(errors)) <= 0.05
     # The worst is OPT-175B's, a figure that was recalled and not looked up.

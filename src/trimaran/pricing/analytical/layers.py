@@ -404,6 +404,17 @@ def _activation_bytes(shape: TransformerShape, eager: Eager | None) -> tuple[flo
     return forward, backward
 
 
+def _composed_bytes(shape: TransformerShape, eager: Eager | None) -> float:
+    """What an activation of eight operations keeps of an inner channel beyond its input and result [bytes].
+
+    Half of its input, the tanh, and one more than that; with autocast the last two in 32 bits, as is the input of the
+    power in place of the input.
+    """
+    if not _is_eager(eager) or not shape.composed_activation:
+        return 0.0
+    return 12.0 if eager.autocast else 6.0
+
+
 def _latent_inputs(shape: TransformerShape, latent: LatentAttention, tp: int) -> tuple[tuple[Operation, ...], int]:
     """The same of latent attention, whose down projections have biases, up projections never."""
     heads = shape.heads // tp
@@ -496,6 +507,7 @@ def _network(
             back=moved[1] * inner * rows,
             kept=inner * rows if _is_eager(eager) and shape.gated else 0.0,
             read=inner * rows,
+            fixed=_composed_bytes(shape, eager) * inner * rows,
         ),
         Operation(
             *("outer product", "feed_forward", _NETWORK),
