@@ -60,8 +60,8 @@ def test_with_the_local_batch_free_data_parallelism_keeps_the_hybrids_batch(gnmt
     assert ours.ways is not None
     assert ours.speedup is not None
     data, hybrid = ours.ways
-    assert data.local_batch < gnmt.rows[1].network.local_batch
-    assert data.global_batch <= hybrid.global_batch
+    assert data.local_batch_size < gnmt.rows[1].network.local_batch
+    assert data.global_batch_size <= hybrid.global_batch_size
     assert not ours.pays
 
 
