@@ -65,7 +65,7 @@ _STATISTIC = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eager:
-    """What modules of PyTorch keep, one operation a kernel, with state that FSDP2 shards.
+    """What modules of PyTorch move and keep, one operation a kernel, with state that FSDP2 shards.
 
     Attributes:
         compiled: kernels are a compiler's: elementwise work moves what fused kernels do, results of gates are not kept

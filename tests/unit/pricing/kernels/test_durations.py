@@ -1,14 +1,16 @@
 import dataclasses
+from typing import Literal
 
 import pytest
 from tests.unit.pricing.kernels.shapes import convolution, elementwise, product
 
-from trimaran.graph.kernels.workload import Gradient, Work
+from trimaran.graph.kernels.workload import Gradient, Work, WorkKind
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device
 from trimaran.pricing.kernels.columns import kernels
-from trimaran.pricing.kernels.constants import architecture_of, constants
+from trimaran.pricing.kernels.constants import architecture_of, constants, eager_bytes_per_s
 from trimaran.pricing.kernels.durations import durations, setting
+from trimaran.pricing.kernels.estimate import seconds_alone
 from trimaran.pricing.kernels.software import Software
 
 PYTORCH = Software(year=2023.0)
@@ -23,6 +25,16 @@ def test_no_kernel_is_faster_than_the_bandwidth_of_its_device() -> None:
     """100 M numbers read and written are 800 MB: 0.89 ms at the 900 GB/s of a V100, and some more."""
     seconds = _seconds(elementwise(100_000_000), find_device("v100"))
     assert 0.89e-3 < seconds < 1.4e-3
+
+
+@pytest.mark.parametrize("name", ["h100", "a100-80gb", "v100", "mi300x"])
+@pytest.mark.parametrize("kind", ["copy", "optimizer"])
+def test_the_rate_of_eager_kernels_is_that_of_large_ones_by_themselves(
+    name: str, kind: Literal["copy", "optimizer"]
+) -> None:
+    device, work = find_device(name), dataclasses.replace(elementwise(1_000_000_000), kind=WorkKind(kind))
+    seconds = float(seconds_alone([work], device, PYTORCH)[0][0])
+    assert work.nbytes / eager_bytes_per_s(device, kind) == pytest.approx(seconds, rel=0.01)
 
 
 def test_a_large_product_comes_near_the_peak_and_not_above() -> None:
