@@ -60,20 +60,12 @@ def test_what_a_pin_of_the_feeding_costs_is_said(in_line: dict[str, Any]) -> Non
 
 
 @pytest.mark.alone
-def test_training_is_fed_as_planned_and_as_quick_as_predicted(
-    folder: Path, planned: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """Within a quarter: this is a test among others; the benchmark says how good it is.
-
-    Where it is run once more it plans anew: what was measured while something else ran stays wrong however often one
-    trains.
-    """
-    if getattr(request.node, "execution_count", 1) > 1:
-        folder, planned = tmp_path, _plan(tmp_path)
+def test_training_is_fed_as_planned(folder: Path, planned: dict[str, Any], in_line: dict[str, Any]) -> None:
+    """Nearer to the step that was predicted than to one that loads in line; `benchmarks/feed` says how near."""
     report = _document(trimaran("train", JOB, "--plan", "plan.json", "--json", cwd=folder))
     assert report["plan"]["strategy"] == planned["chosen"]["strategy"]
-    measured_s = report["measured"]["step_time_s"]
-    assert measured_s == pytest.approx(planned["chosen"]["step_time_s"], rel=0.25)
+    fed_s, in_line_s = planned["chosen"]["step_time_s"], in_line["chosen"]["step_time_s"]
+    assert report["measured"]["step_time_s"] < (fed_s + in_line_s) / 2
 
 
 @pytest.mark.alone
