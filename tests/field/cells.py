@@ -4,7 +4,8 @@
                                      ◀── what each rank saw; or it raised; or its time is over
 
 A cell is "equal", "refused" before the first update, "noticed" by the watch of a training that has callbacks, or a
-defect: "different", "error", "hang".
+defect: "different", "error", "hang". Ranks train without a trial first; what would be a defect is refused where the
+trial of the plan says that it differs, as it is before training.
 """
 
 import dataclasses
@@ -38,7 +39,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
 from trimaran.features.training.session import Session
 from trimaran.graph.behaviour import weighed
-from trimaran.graph.capture.capture import Capture, capture_and_look
+from trimaran.graph.capture.capture import Capture, capture, capture_and_look
 from trimaran.graph.sharding.fsdp_units import sharding_units
 from trimaran.graph.types import Graph
 from trimaran.launch.world import Place, World, open_world
@@ -48,6 +49,7 @@ from trimaran.program.lowering.tensor_parallel import find_shards, why_not
 from trimaran.program.refusals import check_exact
 from trimaran.program.strategy import Strategy, needs_graph, splits_batches
 from trimaran.trial.compare import DIFFERS
+from trimaran.trial.trial import try_plan
 
 STEPS = 20
 CELL_S = 60.0
@@ -257,7 +259,63 @@ def _cells(entry: Entry, kinds: Sequence[str], optimizers: Sequence[str], steps:
             verdict, detail = failed or ("equal", "")
             if made is not None:
                 verdict, detail = _run(entry, job, {**KINDS, **COMBINED}[kind], made, plain, steps)
+            if made is not None and verdict in DEFECTS:
+                verdict, detail = _tried(entry, optimizer, {**KINDS, **COMBINED}[kind], made) or (verdict, detail)
             yield Cell(job=entry.name, kind=kind, optimizer=optimizer, verdict=verdict, detail=detail)
+
+
+def _tried(entry: Entry, optimizer: str, kind: Kind, made: Capture) -> tuple[Verdict, str] | None:
+    """The verdict of the trial, where it says that the plan differs."""
+
+    def make() -> Job:
+        job = entry.job()
+        return job if optimizer == "own" else dataclasses.replace(job, optimizer=OPTIMIZERS[optimizer])
+
+    try:
+        said = said_by_trial(make, kind.fit(made.graph), made)
+    except Exception:  # noqa: BLE001 the cell has said what is wrong
+        return None
+    return ("refused", f"the trial: {said}") if is_flagged(said) else None
+
+
+def said_by_trial(make: Callable[[], Job], strategy: Strategy, made: Capture) -> str:
+    """What the trial of a job under a plan says.
+
+    Args:
+        make: the job anew
+        strategy: of the plan
+        made: what the look at the job saw
+    """
+    seen = made.graph.behaviour
+
+    def watched() -> Job:
+        return weighed(make(), seen, splits=splits_batches(strategy))
+
+    def open_session(world: World, job: Job) -> Session:
+        batch = full_batch(job.global_batch_size, strategy)
+        program = lower(made.graph, strategy, batch=batch, clip=job.clip_norm is not None)
+        own = capture(job) if needs_graph(strategy) else None
+        evaluation = lower_evaluation(made.graph, strategy, batch=batch)
+        return Session(job, strategy, program, own, world, owns_world=False, evaluation=evaluation)
+
+    def work(rank: int) -> Answer:
+        join = partial(_world, rank, strategy.devices, folder)
+        try:
+            draws = seen is None or seen.is_random
+            return Answer(raised=("equal", str(try_plan(rank, join, watched, open_session, strategy, draws=draws))))
+        except Exception as error:  # noqa: BLE001
+            return Answer(raised=("different", str(error)))
+
+    with tempfile.TemporaryDirectory(prefix="tried-") as folder:
+        answers = _on_ranks(strategy.devices, work, Path(folder))
+    said = [answers] if isinstance(answers, str) else [one.raised[1] for one in answers if one.raised is not None]
+    # Rank 0 alone knows how many steps were compared.
+    return next((one for one in said if not one.startswith("verified: 0 steps")), said[0])
+
+
+def is_flagged(said: str) -> bool:
+    """Whether the answer of a trial is a difference, and none of the harness."""
+    return said.startswith(("step ", "rank 0 found"))
 
 
 def _captured(job: Job) -> tuple[Capture, None] | tuple[None, tuple[Verdict, str]]:
@@ -616,4 +674,16 @@ def _differences(
     return ""
 
 
-__all__ = ["COMBINED", "DEFECTS", "KINDS", "OPTIMIZERS", "Cell", "Verdict", "cells_apart", "run_entry", "run_job"]
+__all__ = [
+    "COMBINED",
+    "DEFECTS",
+    "KINDS",
+    "OPTIMIZERS",
+    "Cell",
+    "Verdict",
+    "cells_apart",
+    "is_flagged",
+    "run_entry",
+    "run_job",
+    "said_by_trial",
+]
