@@ -12,6 +12,7 @@ import torch
 from tests.distributed.test_recording import sent
 from tests.distributed.training import full_batch, take_steps
 from tests.forks.server import may_capture
+from tests.unit.planning.written_decoders import Decoder, Written
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -213,6 +214,21 @@ def gpt() -> Job:
 def llama() -> Job:
     """Four heads of queries and two of keys and values; gated layers; a head of its own."""
     return _job("llama", lambda: Llama(SMALL), _tokens(), _token_loss, _token_accuracy)
+
+
+def head_norms() -> Job:
+    """Norms of the heads of queries and keys, whose scales every rank has whole."""
+
+    def model() -> nn.Module:
+        size = Written("qwen3", width=16, inner=32, layers=2, heads=4, kv_heads=2, words=21, head_norm=True)
+        decoder = Decoder(size)
+        for block in decoder.blocks:
+            block.head_norms = nn.ModuleList(nn.RMSNorm(4) for _ in range(2))
+            block.norm1, block.norm2 = nn.RMSNorm(16), nn.RMSNorm(16)
+        decoder.norm = nn.RMSNorm(16)
+        return decoder
+
+    return _job("head_norms", model, _tokens(), _token_loss, _token_accuracy)
 
 
 class _Questions(nn.Module):

@@ -21,6 +21,8 @@ ON_TWO = [
     Case(job="llama", strategy=builders.strategy(tp=2), sequence=True),
     Case(job="llama", strategy=builders.strategy(tp=2, microbatches=2)),
     Case(job="bert", strategy=builders.strategy(tp=2), sequence=True),
+    Case(job="head_norms", strategy=builders.strategy(tp=2, microbatches=2)),
+    Case(job="head_norms", strategy=builders.strategy(tp=2), sequence=True),
     Case(job="encoder", strategy=builders.strategy(tp=2)),
     Case(job="mlp", strategy=builders.strategy(tp=2)),
     Case(job="mlp", strategy=builders.strategy(dp=2, microbatches=2)),
@@ -31,6 +33,8 @@ ON_FOUR = [
     Case(job="gpt", strategy=builders.strategy(tp=4)),
     Case(job="gpt", strategy=builders.strategy(dp=2, tp=2, bucket_bytes=4096), sequence=True),
     Case(job="gpt", strategy=builders.strategy(pp=2, tp=2, schedule="1f1b", microbatches=2)),
+    Case(job="head_norms", strategy=builders.strategy(pp=2, tp=2, schedule="1f1b", microbatches=2)),
+    Case(job="head_norms", strategy=builders.strategy(dp=2, tp=2, zero=1, microbatches=2), sequence=True),
     Case(job="mlp", strategy=builders.strategy(dp=4)),
     # One of the stages shares nothing: its ranks have no group, and the run ended in a KeyError.
     Case(job="mlp", strategy=builders.strategy(pp=2, tp=2, schedule="1f1b", microbatches=2), shared=2),
@@ -45,8 +49,8 @@ ON_FOUR = [
     ("ranks", "cases"),
     [
         # Without the rest: attention in each style and in groups, the classifier of replicas, convolutions, a pipeline.
-        *some_and_rest("2", [ON_TWO[number] for number in (1, 3, 4, 7, 8, 9)], ON_TWO, 2),
-        *some_and_rest("4", [ON_FOUR[number] for number in (1, 2, 3, 4, 7)], ON_FOUR, 4),
+        *some_and_rest("2", [ON_TWO[number] for number in (1, 3, 4, 5, 6, 9, 10, 11)], ON_TWO, 2),
+        *some_and_rest("4", [ON_FOUR[number] for number in (1, 2, 3, 4, 5, 6, 9)], ON_FOUR, 4),
     ],
 )
 def test_ranks_that_share_tensors_equal_one_process(ranks: int, cases: Sequence[Case], tmp_path: Path) -> None:

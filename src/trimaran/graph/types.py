@@ -89,6 +89,7 @@ class Region:
         samples: all of its tensors are [samples, features] and each sample is by itself, so that replicas may share it
             too: they gather each other's samples in front of it
         draws: operations inside that draw random numbers in training, other ones for each share
+        partial: parameters inside that every rank has whole, of whose gradient it makes a part
     """
 
     kind: RegionKind
@@ -100,6 +101,7 @@ class Region:
     units: int = 0
     samples: bool = False
     draws: tuple[str, ...] = ()
+    partial: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -229,6 +231,9 @@ class Parameter:
     aliases: tuple[str, ...] = ()
 
 
+Line = tuple[int, int]
+"""Bytes at a moment: fixed, and for each sample [bytes]."""
+
 ROOT = "(model)"
 """Origin of what the model calls outside of its modules."""
 
@@ -328,6 +333,8 @@ class Graph:
         behaviour: what the job was seen to do, besides what it computes; None: nobody has looked
         kept: sizes of the storages where another device and precision than the captured one keep others [bytes]; empty:
             those of `storages`
+        passing: there, by operation, lines of which the largest at a batch is what activations take that autograd does
+            not keep, while the forward runs and while the backward does; empty: not known
     """
 
     name: str
@@ -345,6 +352,7 @@ class Graph:
     whole: Mapping[str, str] = field(default_factory=dict)
     behaviour: Behaviour | None = None
     kept: Mapping[str, Affine] = field(default_factory=dict)
+    passing: Mapping[str, tuple[tuple[Line, ...], tuple[Line, ...]]] = field(default_factory=dict)
 
     @property
     def kept_storages(self) -> Mapping[str, Affine]:
@@ -413,7 +421,7 @@ def _digest(graph: Graph) -> str:
     # These follow from the rest.
     del plain["regions"], plain["stream"], plain["whole"], plain["behaviour"]
     # Where it runs changes nothing of what it computes.
-    del plain["kept"]
+    del plain["kept"], plain["passing"]
     for op in plain["ops"]:
         del op["origins"]
     plain["cuts"] = plain.pop("split_points")  # as it was called when digests began, which files hold

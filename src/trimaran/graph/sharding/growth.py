@@ -32,7 +32,7 @@ from trimaran.graph.sharding.calls import (
 )
 from trimaran.graph.sharding.layers import Linear, linear_of
 from trimaran.graph.sharding.random_numbers import LIKE, Draw, draw_of, draws_in_training, may_draw
-from trimaran.graph.sharding.rules import RULES, split_by_rule
+from trimaran.graph.sharding.rules import RULES, has_parameters, split_by_rule, through_layer
 
 
 class NeedsColumnError(Exception):
@@ -56,6 +56,7 @@ class Growth(Growing):
         spreads: how each tensor inside is split
         taken: what is read from outside
         sized: sizes that are divided
+        modules: leaf modules with parameters that it runs on shares, such as a norm of each head
 
     Raises:
         NotSharedError: it cannot be shared
@@ -66,6 +67,7 @@ class Growth(Growing):
         super().__init__()
         self.seeds = dict(seeds)
         self.rows: dict[Linear, Spread] = {}
+        self.modules: dict[fx.Node, None] = {}
         self._owner = owner
         self._reached: dict[int, fx.Node] = {}
         self._grow()
@@ -161,6 +163,10 @@ class Growth(Growing):
         taken_out = self.one_of_several(node)
         if taken_out is not None:
             return taken_out
+        if has_parameters(node, self._owner):
+            found = through_layer(self, node, self._owner)
+            self.modules[node] = None
+            return found
         return split_by_rule(self, node, self._owner, shares_writes=True)
 
 
@@ -186,6 +192,9 @@ def _passes(node: fx.Node, owner: nn.Module) -> bool:
         return False
     if str(getattr(node.target, "__name__", "")) == "getitem":
         return True
+    if has_parameters(node, owner):
+        # A norm of each head; one of all features mixes what heads are made of.
+        return len(shape_of(node)) > 3 and len(node.all_input_nodes) == 1
     try:
         names = operation_name(node, owner).split("+")
     except NotSharedError:

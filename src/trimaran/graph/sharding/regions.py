@@ -22,6 +22,7 @@ from trimaran.graph.sharding.layers import (
     linear_of,
     lookup_of,
 )
+from trimaran.graph.sharding.rules import has_parameters
 from trimaran.graph.sharding.sequence_parallel import describe_stream, start_streaming
 from trimaran.graph.types import Op, ParameterSplit, Region, RegionEntry, RegionKind, ResidualStream
 
@@ -154,13 +155,21 @@ class _Finder:
         for split in splits.values():
             if len(self.readers[split.parameter]) > 1:
                 raise NotSharedError(f"{split.parameter} is read by several operations")
+        inside = self._ids(node for node in growth.inside)
+        tensors = [
+            tensor for node in growth.modules for tensor in self._flow.get_submodule(str(node.target)).parameters()
+        ]
+        partial = tuple(dict.fromkeys(self._names[id(tensor)] for tensor in tensors if tensor.requires_grad))
+        if any(not self.readers[name] <= {*inside} for name in partial):
+            raise NotSharedError("a parameter inside is read elsewhere too")
         read = [(linear.source, linear.node) for linear in columns]
         read += [(taken.source, taken.reader) for taken in growth.taken]
         return Region(
             kind="pair",
             columns=self._ids(linear.node for linear in columns),
             rows=self._ids(linear.node for linear in rows),
-            inside=self._ids(node for node in growth.inside),
+            inside=inside,
+            partial=partial,
             entries=self._entries(read),
             splits=tuple(splits.values()),
             units=growth.units,
@@ -221,7 +230,7 @@ class _Finder:
         pending, seen = [node], {node}
         while pending:
             for user in pending.pop().users:
-                if user.op == "call_module" and _has_parameters(user, self._flow):
+                if has_parameters(user, self._flow):
                     return False
                 if user not in seen and linear_of(user, self._flow) is None:
                     seen.add(user)
@@ -265,7 +274,3 @@ class _Finder:
     @staticmethod
     def _ids(nodes: Iterable[fx.Node]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(str(node.meta["op"]) for node in nodes if "op" in node.meta))
-
-
-def _has_parameters(node: fx.Node, owner: nn.Module) -> bool:
-    return any(True for _ in owner.get_submodule(str(node.target)).parameters())

@@ -5,6 +5,7 @@ an operation with several results. It asks its `Growing` for what is not split y
 provably the same as the whole: what has no rule has no share.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import fx, nn
@@ -20,6 +21,7 @@ from trimaran.graph.sharding.calls import (
     arguments_of,
     dim_of,
     dims,
+    interior,
     is_endless,
     is_tensor,
     lead,
@@ -29,7 +31,9 @@ from trimaran.graph.sharding.calls import (
     resize_listed,
     shape_of,
 )
-from trimaran.graph.sharding.random_numbers import BY_CHANNEL, LIKE, check_drawn_alike
+from trimaran.graph.sharding.layers import linear_of
+from trimaran.graph.sharding.random_numbers import BY_CHANNEL, LIKE, check_drawn_alike, draws_inside
+from trimaran.user_code.model import has_user_hooks
 
 
 def _elementwise(growing: Growing, node: fx.Node) -> Result:
@@ -301,6 +305,54 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(BY_CHANNEL, _by_channel),
     "bernoulli": _bernoulli,
 }
+
+
+REDUCTIONS = frozenset({"mean", "sum", "var", "amax"})
+_BY_PLACE = ELEMENTWISE | {"layer_norm", "rms_norm", "linear"}
+
+
+def through_layer(growing: Growing, node: fx.Node, owner: nn.Module) -> Result:
+    """How the result of a leaf module is split whose parameters treat every place alike: a norm, a linear layer.
+
+    Each rank has the parameters whole, and their gradient of its places: ranks add these up.
+
+    Args:
+        growing: what is split so far
+        node: the call of the module
+        owner: the flow
+
+    Raises:
+        NotSharedError: it wants whole tensors
+    """
+    module = owner.get_submodule(str(node.target))
+    (source,) = node.all_input_nodes if len(node.all_input_nodes) == 1 else (None,)
+    spread = growing.spread(source) if source is not None else None
+    if source is None or spread is None or has_user_hooks(module) or any(True for _ in module.buffers()):
+        raise NotSharedError("a module that wants whole tensors")
+    if not is_tensor(node):
+        raise NotSharedError("a module with several results")
+    if shape_of(node)[:-1] != shape_of(source)[:-1] or spread.dim == len(shape_of(source)) - 1:
+        raise NotSharedError("a module along what is split")
+    if draws_inside(node):
+        raise NotSharedError("a module with parameters that draws random numbers")
+    features = shape_of(source)[-1]
+    if linear_of(node, owner) is None and any(t.shape != (features,) for t in module.parameters()):
+        raise NotSharedError("a module with parameters for each place")
+    for name, arguments, _ in interior(node):
+        reduced = name in REDUCTIONS and len(arguments) > 1 and arguments[1] in ([-1], -1)
+        if not reduced and (name not in _BY_PLACE or not _over_features(name, arguments)):
+            raise NotSharedError(f"{name} inside of a module")
+    return spread
+
+
+def _over_features(name: str, arguments: Sequence[Any]) -> bool:
+    """Whether a norm is over the last dimension alone."""
+    return name not in ("layer_norm", "rms_norm") or len(arguments[1]) == 1
+
+
+def has_parameters(node: fx.Node, owner: nn.Module) -> bool:
+    """Whether a node calls a leaf module with parameters."""
+    return node.op == "call_module" and any(True for _ in owner.get_submodule(str(node.target)).parameters())
 
 
 def split_by_rule(growing: Growing, node: fx.Node, owner: nn.Module, *, shares_writes: bool) -> Result:

@@ -11,24 +11,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from torch import fx
 
 from trimaran.graph.sharding.calls import (
-    ELEMENTWISE,
     Growing,
     NotSharedError,
     Result,
     Spread,
-    interior,
     is_tensor,
     shape_of,
 )
 from trimaran.graph.sharding.layers import linear_of
-from trimaran.graph.sharding.random_numbers import Draw, draw_of, draws_inside, may_draw
-from trimaran.graph.sharding.rules import split_by_rule
+from trimaran.graph.sharding.random_numbers import Draw, draw_of, may_draw
+from trimaran.graph.sharding.rules import has_parameters, split_by_rule, through_layer
 from trimaran.graph.types import Region, RegionEntry, ResidualStream
-from trimaran.user_code.model import has_user_hooks
 
 _DIM = 1  # of [samples, places, features]
-_BY_PLACE = ELEMENTWISE | {"layer_norm", "rms_norm", "linear"}
-_REDUCTIONS = frozenset({"mean", "sum", "var", "amax"})
 
 
 class Streaming(Growing):
@@ -112,45 +107,16 @@ class Streaming(Growing):
         taken_out = self.one_of_several(node)
         if taken_out is not None:
             return taken_out
-        if node.op == "call_module" and self._has_parameters(node):
-            return self._layer(node)
+        if has_parameters(node, self._owner):
+            found = through_layer(self, node, self._owner)
+            self.modules[node] = None
+            return found
         return split_by_rule(self, node, self._owner, shares_writes=False)
 
     def _reads_other_size(self, node: fx.Node) -> bool:
         source, dim = node.args
         spread = self.spread(source) if isinstance(source, fx.Node) else None
         return spread is not None and isinstance(dim, int) and dim % len(shape_of(source)) != spread.dim  # type: ignore[arg-type]
-
-    def _has_parameters(self, node: fx.Node) -> bool:
-        return any(True for _ in self._owner.get_submodule(str(node.target)).parameters())
-
-    def _layer(self, node: fx.Node) -> Result:
-        """A leaf module whose parameters treat every place alike: a norm, a linear layer."""
-        module = self._owner.get_submodule(str(node.target))
-        (source,) = node.all_input_nodes if len(node.all_input_nodes) == 1 else (None,)
-        spread = self.spread(source) if source is not None else None
-        if source is None or spread is None or has_user_hooks(module) or any(True for _ in module.buffers()):
-            raise NotSharedError("a module that wants whole tensors")
-        if not is_tensor(node):
-            raise NotSharedError("a module with several results")
-        if shape_of(node)[:-1] != shape_of(source)[:-1] or spread.dim == len(shape_of(source)) - 1:
-            raise NotSharedError("a module along sequences")
-        if draws_inside(node):
-            raise NotSharedError("a module with parameters that draws random numbers")
-        features = shape_of(source)[-1]
-        if linear_of(node, self._owner) is None and any(t.shape != (features,) for t in module.parameters()):
-            raise NotSharedError("a module with parameters for each place")
-        for name, arguments, _ in interior(node):
-            reduced = name in _REDUCTIONS and len(arguments) > 1 and arguments[1] in ([-1], -1)
-            if not reduced and (name not in _BY_PLACE or not _over_features(name, arguments)):
-                raise NotSharedError(f"{name} inside of a module")
-        self.modules[node] = None
-        return spread
-
-
-def _over_features(name: str, arguments: Sequence[object]) -> bool:
-    """Whether a norm is over the last dimension alone."""
-    return name not in ("layer_norm", "rms_norm") or len(arguments[1]) == 1  # type: ignore[arg-type]
 
 
 def start_streaming(owner: fx.GraphModule, regions: Sequence[Region]) -> Streaming | None:

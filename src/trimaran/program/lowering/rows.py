@@ -263,10 +263,8 @@ def plan_rows(
 def _sums(
     graph: Graph, strategy: Strategy, partition: Partition, completing: Mapping[int, Compute]
 ) -> tuple[tuple[str, int], ...]:
-    found = (
-        total for segment in sorted(completing) for total in gradient_sums(graph, partition.parts[segment], strategy)
-    )
-    return tuple((label, nbytes) for label, _, nbytes in found)
+    ops = [op for segment in sorted(completing) for op in partition.parts[segment]]
+    return tuple((label, nbytes) for label, _, nbytes in gradient_sums(graph, ops, strategy))
 
 
 def _buckets(

@@ -330,16 +330,17 @@ def gradient_sums(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> tuple[
 
     Args:
         graph: the network
-        ops: of the segment
+        ops: of all segments of a rank
         strategy: what is sharded
 
     Returns:
-        For each sum its label, the names of the parameters, and its size [bytes]. Without split sequences there is
-        none: what every rank has whole gets the same gradient on every rank.
+        For each sum its label, the names of the parameters, and its size [bytes]. It has parameters that ranks have
+        whole and use on shares; the others get the same gradient on every rank.
     """
-    partial = set(chosen_stream(graph, strategy).partial)
-    if not partial.intersection(name for op in ops for name in op.parameters):
-        return ()
+    inside = (name for region in chosen_regions(graph, strategy) for name in region.partial)
+    partial = {*chosen_stream(graph, strategy).partial, *inside}.intersection(
+        name for op in ops for name in op.parameters
+    )
     found: dict[str, list[Parameter]] = {}
     for parameter in graph.parameters:
         if parameter.name in partial and parameter.trainable:

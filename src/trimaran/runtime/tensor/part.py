@@ -17,6 +17,7 @@ from trimaran.graph.capture.capture import Capture
 from trimaran.graph.optimizers import marked
 from trimaran.graph.types import Graph, Parameter, ParameterSplit, share_bounds
 from trimaran.program.layout import strategy_layout
+from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.lowering.tensor_parallel import chosen_regions, chosen_stream, gradient_sums, sharded_bytes
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.parts.part import HasGradient, Making, RankPart, Sharing
@@ -154,7 +155,7 @@ def tensor_part(making: Making, capture: Capture) -> RankPart:
         part,
         # What every rank has whole counts once.
         counted=tuple(parameter for parameter in part.counted if group.shard == 0 or id(parameter) in own),
-        tied=dict(part.tied) | _partial(graph, strategy, model),
+        tied=dict(part.tied) | _partial(graph, strategy, model, row),
         sharing=weights.sharing(sharers),
         load=weights.load,
         shapes=weights.shapes,
@@ -162,8 +163,9 @@ def tensor_part(making: Making, capture: Capture) -> RankPart:
     )
 
 
-def _partial(graph: Graph, strategy: Strategy, model: nn.Module) -> dict[str, HasGradient]:
-    sums = gradient_sums(graph, graph.ops, strategy)
+def _partial(graph: Graph, strategy: Strategy, model: nn.Module, row: int) -> dict[str, HasGradient]:
+    segments = zip(strategy.rows, segment_ops(graph, strategy), strict=True)
+    sums = gradient_sums(graph, [op for place, ops in segments if place == row for op in ops], strategy)
     return {label: PartialGradients([model.get_parameter(name) for name in names]) for label, names, _ in sums}
 
 
