@@ -866,9 +866,6 @@ def program_pins(pins: Pins, *, batch: int | None) -> Pins:
         raise _of_analytical(f"--schedule {pins.schedule}")
     if pins.special:
         raise _of_analytical(f"--allow {pins.special[0]}")
-    if pins.strategy and pins.sequence_parallel is None:
-        # Here a name says it where sequences are split.
-        pins = replace(pins, sequence_parallel=False)
     if pins.microbatch is None:
         return pins
     if pins.dp is None or batch is None:

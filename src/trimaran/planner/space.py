@@ -102,10 +102,15 @@ def shapes(
             base = Strategy(dp=used // (pp * tp), pp=pp, tp=tp, execution=execution, shards=offers.tensor.get(tp, ()))
             if tp > 1 and (tp not in offers.tensor or execution == "compiled"):
                 continue
+            split = offers.split.get(tp) if pp == 1 else None
+            apart = base if split is None else replace(base, sequence_parallel=False)
             # Only whole networks and stages are compiled.
-            tried = _replicas(base, offers, pins) if pp == 1 else _pipelines(base, offers, pins)
-            if pp == 1 and tp in offers.split:
-                tried = itertools.chain(tried, _replicas(replace(base, shards=offers.split[tp]), offers, pins))
+            tried = _replicas(apart, offers, pins) if pp == 1 else _pipelines(apart, offers, pins)
+            if split is not None:
+                shared = _replicas(replace(base, shards=split), offers, pins)
+                # A whole strategy that does not say it has sequences split.
+                whole = bool(pins.strategy) and pins.sequence_parallel is None
+                tried = shared if whole else itertools.chain(tried, shared)
             yield from (one for one in tried if execution == "eager" or _is_compilable(one))
             if 1 < pp <= MOST_PLACED and tp == 1 and offers.branches and execution == "eager":
                 yield unplaced(base)

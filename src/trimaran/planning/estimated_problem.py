@@ -5,9 +5,9 @@ import functools
 from collections.abc import Callable, Collection, Mapping
 
 from trimaran.base.precision import Precision
-from trimaran.graph.kernels.attribution import with_kept
+from trimaran.graph.kernels.attribution import with_memory
 from trimaran.graph.kernels.workload import Workload
-from trimaran.graph.trace.live_bytes import KeptBytes, StepMemory
+from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
@@ -66,7 +66,7 @@ def machine_problems(
     asked = make_request(reference, precision=precision, options=request.options or None, optimizer=None)
     batch = max(batches)
     memories = _memories(reference, precision, request.options)
-    graph = _graph_there(asked, memories(batch).kept)
+    graph = _graph_there(asked, memories(batch))
     works = _workloads(reference, precision, request.options)
     executions = executions_of(request)
     pipeline = pipeline_of(
@@ -106,9 +106,9 @@ def machine_problems(
 
 
 @functools.lru_cache(maxsize=16)
-def _graph_there(asked: TraceRequest, kept: tuple[KeptBytes, ...]) -> Graph:
-    """The graph of a job with what autograd keeps there; one for all problems, as much is known of each graph once."""
-    return with_kept(graph_of(asked), kept)
+def _graph_there(asked: TraceRequest, memory: StepMemory) -> Graph:
+    """The graph of a job with what its step keeps there; one for all problems, as much is known of each graph once."""
+    return with_memory(graph_of(asked), memory)
 
 
 def _all_sizes(graph: Graph, devices: int, batches: Collection[int], pins: Pins) -> set[int]:

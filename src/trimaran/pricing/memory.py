@@ -49,6 +49,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from trimaran.graph.sharding.fsdp_units import unit_ops, unit_parameters
+from trimaran.graph.trace.live_bytes import largest
 from trimaran.graph.types import Graph, Op, Parameter, TensorSpec, of_graph
 from trimaran.pricing.compute import put_off, weight_shares
 from trimaran.program.gradients import SMALLEST_BYTES, Compression, gradient_buckets
@@ -371,10 +372,14 @@ def _one_segment(
         freed[first[name]] += nbytes
     kept |= {spec.name: spec.nbytes.at(batch) for spec in writes}
     gone = list(accumulate(reversed(freed)))[::-1]
+    forward = [_passing(op, saved, batch) for op in ops]
     backward = [_gradients(op, made, batch) for op in ops]
+    if graph.passing:
+        traced = [graph.passing.get(op.id, ((), ())) for op in ops]
+        forward, backward = ([largest(one[way], batch) for one in traced] for way in (0, 1))
     return SegmentMemory(
         kept=round(sum(kept.values())),
-        forward_peak=max((_passing(op, saved, batch) for op in ops), default=0),
+        forward_peak=max(forward, default=0),
         backward_peak=max((round(own - gone[number + 1]) for number, own in enumerate(backward)), default=0),
         split_peak=max(backward, default=0),
         evaluation_peak=max((_passing(op, (), batch) + _inputs(op, made, batch) for op in ops), default=0),

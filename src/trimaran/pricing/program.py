@@ -17,6 +17,7 @@ It does where all replicas have the same costs and none shares a link with anoth
 links only. Collectives of several replicas are priced for the whole group.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
@@ -397,8 +398,12 @@ def straggling_share(table: CostTable, cluster: Allocation, devices: int) -> flo
 
 
 def _is_gradients(item: Instruction) -> bool:
-    """Whether an instruction sums gradients: a mark of the backward that makes them starts it."""
-    return bool(item.group) and any("!" in name for name in item.after)
+    """Whether an instruction exchanges gradients or parameters: a mark of compute starts it, and no activations do."""
+    return bool(item.group) and any("!" in name for name in item.after) and not _ACTIVATIONS.fullmatch(item.label)
+
+
+_ACTIVATIONS = re.compile(r"[fgxy]\d+")
+"""Labels of exchanges of activations, and of their gradients, between ranks that share tensors."""
 
 
 def _called(transfer: Transfer, recipe: ExchangeRecipe, item: Instruction, cluster: Allocation) -> Transfer:

@@ -230,7 +230,8 @@ class Degrees:
         gradients: their type; None: as the training program keeps them
         optimizer_state: what Adam keeps; None: as the training program does
         microbatch: sequences that a rank computes at once; a program has the shares of its batch instead
-        sequence_parallel: what ranks of `tp` would all hold (norms, dropout, the residual stream) is sharded too
+        sequence_parallel: what ranks of `tp` would all hold (norms, dropout, the residual stream) is sharded too; None:
+            as `shards` say
         recomputed: what the backward recomputes
         segment_layers: layers of each segment, in order, `pp * chunks` of them; empty: as even as can be
         microbatch_group: microbatches that a segment computes before the next one; 0: the number of stages
@@ -255,7 +256,7 @@ class Degrees:
     gradients: GradientType | None = None
     optimizer_state: OptimizerState | None = None
     microbatch: int = 1
-    sequence_parallel: bool = False
+    sequence_parallel: bool | None = None
     recomputed: frozenset[Recomputed] = frozenset()
     segment_layers: tuple[int, ...] = ()
     microbatch_group: int = 0
@@ -401,7 +402,7 @@ class Strategy(Degrees):
             >>> Strategy(tp=2, shards=(Shard(op="norm", style="sequence"),)).splits_sequences
             True
         """
-        return self.sequence_parallel or any(shard.style == "sequence" for shard in self.shards)
+        return bool(self.sequence_parallel) or any(shard.style == "sequence" for shard in self.shards)
 
     @property
     def segments(self) -> int:
@@ -438,7 +439,9 @@ class Strategy(Degrees):
             >>> Strategy(memory_bytes=12 * 2**30, codec=parse_codec("sparse")).name
             'one device in 12.0 GiB codec:sparse'
             >>> Strategy(tp=2, shards=(Shard(op="norm", style="sequence"),)).name
-            'tp2 sp'
+            'tp2'
+            >>> Strategy(tp=2, sequence_parallel=False).name
+            'tp2 no-sp'
             >>> Strategy(dp=2, pp=2, tp=4, schedule="interleaved", chunks=2, microbatches=8).name
             'dp2 pp2 interleaved x2 tp4 m8'
             >>> Strategy(pp=4, schedule="pipedream").name
@@ -626,12 +629,14 @@ _ROWS = (
     ),
     _Row("stale", re.compile("stale"), lambda _: {}, lambda strategy: "stale" if strategy.is_stale else ""),
     _figure("tp", "tp", "tensor-parallel ranks"),
-    # The analytical model splits sequences with every tp, where it is not told otherwise.
+    # With tp sequences are split wherever network and software can.
     _Row(
         "sequence_parallel",
         re.compile("(?:no-)?sp"),
         lambda word: {"sequence_parallel": word == "sp"},
-        lambda strategy: "sp" if strategy.tp > 1 and strategy.shards and strategy.splits_sequences else "",
+        lambda strategy: (
+            "no-sp" if strategy.tp > 1 and strategy.sequence_parallel is False and not strategy.splits_sequences else ""
+        ),
         "sp",
         "sequences split over them between their shared layers",
     ),

@@ -25,10 +25,10 @@ def _of(name: str) -> JobSource:
     return JobSource(reference=f"{MODULES}:{name}")
 
 
-@pytest.mark.parametrize("strategy", ["dp8", "dp8 zero3"])
+@pytest.mark.parametrize("strategy", ["dp8", "dp8 zero3", "dp2 tp4", "dp2 tp4 no-sp"])
 @pytest.mark.parametrize("name", ["llama", "wide", "head_norms", "gpt2"])
 def test_a_module_and_its_configuration_have_one_step_and_one_memory(name: str, strategy: str, tmp_path: Path) -> None:
-    """Each step is inside the other's 90 % interval; the memory of replicas within 15 %, of which 10 are reserved."""
+    """Each step is inside the other's 90 % interval; memory within 15 %, with tp 20, of which 10 are kept free."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(written_decoders.SIZES[name].configuration))
     request = parse_request(cluster="dgx-h100", devices=8, batch=64, pins=pins_of_strategy(strategy), precision="bf16")
@@ -46,8 +46,8 @@ def test_a_module_and_its_configuration_have_one_step_and_one_memory(name: str, 
     for one, other in ((traced, shaped), (shaped, traced)):
         low, high = one.interval_s
         assert low <= other.step_time_s <= high
-    if strategy == "dp8":
-        assert max(shaped.peak_bytes) == pytest.approx(max(traced.peak_bytes), rel=0.15)
+    if "zero" not in strategy:
+        assert max(shaped.peak_bytes) == pytest.approx(max(traced.peak_bytes), rel=0.2 if "tp" in strategy else 0.15)
 
 
 @pytest.mark.parametrize(("name", "precision"), [("llama", "bf16"), ("head_norms", "bf16"), ("gpt2", "bf16")])

@@ -26,8 +26,8 @@ import numpy
 from numpy.typing import NDArray
 
 from trimaran.graph.kernels.workload import Workload
-from trimaran.graph.trace.live_bytes import KeptBytes
-from trimaran.graph.types import ROOT, Affine, Graph, Op, Phase, is_whole
+from trimaran.graph.trace.live_bytes import KeptBytes, PassingBytes, StepMemory
+from trimaran.graph.types import ROOT, Affine, Graph, Line, Op, Phase, is_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +99,8 @@ def operations_of(graph: Graph, origins: Iterable[str]) -> Iterator[list[int]]:
         yield last
 
 
-def with_kept(graph: Graph, kept: Sequence[KeptBytes]) -> Graph:
-    """The graph with what autograd keeps by the kernels and in the precision of a device.
+def with_memory(graph: Graph, memory: StepMemory) -> Graph:
+    """The graph with what its step keeps, and has besides, by the kernels and in the precision of a device.
 
     A captured graph has the storages of the kernels by which it was captured, such as attention that keeps its
     probabilities, in the precision of the weights. Here the bytes that each operation makes and autograd keeps are
@@ -109,13 +109,28 @@ def with_kept(graph: Graph, kept: Sequence[KeptBytes]) -> Graph:
 
     Args:
         graph: of the model, its loss last
-        kept: by a step of the same model, by what makes it; empty: not known
+        memory: of a step of the same model
 
     Returns:
-        The graph with `kept`; without a difference elsewhere.
+        The graph with `kept` and `passing`, where these are known.
     """
+    return replace(graph, kept=_kept(graph, memory.kept), passing=_passing(graph, memory.passing))
+
+
+def _passing(graph: Graph, passing: Sequence[PassingBytes]) -> dict[str, tuple[tuple[Line, ...], tuple[Line, ...]]]:
+    found: dict[str, tuple[tuple[Line, ...], tuple[Line, ...]]] = {}
+    for one, numbers in zip(passing, operations_of(graph, (one.origin for one in passing)), strict=True):
+        for number in numbers:
+            forward, backward = found.get(graph.ops[number].id, ((), ()))
+            found[graph.ops[number].id] = (
+                (forward, (*backward, *one.lines)) if one.backward else ((*forward, *one.lines), backward)
+            )
+    return found
+
+
+def _kept(graph: Graph, kept: Sequence[KeptBytes]) -> dict[str, Affine]:
     if not kept:
-        return graph
+        return {}
     made = _made_storages(graph)
     wanted = dict.fromkeys(range(len(graph.ops)), Affine())
     for one, numbers in zip(kept, operations_of(graph, (one.origin for one in kept)), strict=True):
@@ -133,7 +148,7 @@ def with_kept(graph: Graph, kept: Sequence[KeptBytes]) -> Graph:
     for number, op in enumerate(graph.ops):
         if op.saved and not made.get(number):
             sizes[op.saved[0]] += wanted[number]
-    return replace(graph, kept=sizes)
+    return sizes
 
 
 def _made_storages(graph: Graph) -> dict[int, list[str]]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage, Value
-from trimaran.graph.types import OUTSIDE
+from trimaran.graph.types import OUTSIDE, Line, Phase
 
 Live = NDArray[np.int64]
 """Bytes at each moment [bytes]."""
@@ -69,10 +69,6 @@ def scratch_bytes(trace: StepTrace) -> Live:
     return np.fromiter(sizes, dtype=np.int64, count=trace.length)
 
 
-Line = tuple[int, int]
-"""Bytes at a moment: fixed, and for each sample [bytes]."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptBytes:
     """What autograd keeps of the storages that operations of one origin make, from the forward to the backward.
@@ -89,6 +85,21 @@ class KeptBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassingBytes:
+    """Activations that autograd does not keep, while operations of one origin run.
+
+    Attributes:
+        origin: of the operations (`TraceOp.origin`)
+        backward: whether they are those of the backward
+        lines: of which the largest at a batch is the most
+    """
+
+    origin: str
+    backward: bool
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepMemory:
     """What one step needs on one device.
 
@@ -101,6 +112,7 @@ class StepMemory:
         optimizer_bytes: state of the optimizer [bytes]
         kept: by autograd, by what makes it, in the order of the forward; the batch and the weights are not in it. Empty
             where checkpoints run parts of the forward again: the graph of such a job runs without them
+        passing: what is there in addition while operations run, in the order of the step; empty where `kept` is
     """
 
     lines: tuple[Line, ...]
@@ -110,6 +122,7 @@ class StepMemory:
     gradient_bytes: int
     optimizer_bytes: int
     kept: tuple[KeptBytes, ...] = ()
+    passing: tuple[PassingBytes, ...] = ()
 
     def peak(self, batch: int, *, keeps_gradients: bool = False) -> int:
         """Largest number of bytes at any moment [bytes].
@@ -125,8 +138,8 @@ class StepMemory:
             (101, 510, 91)
         """
         if keeps_gradients:
-            return self.gradient_bytes + _largest(self.lines_without_gradients, batch)
-        return _largest(self.lines, batch)
+            return self.gradient_bytes + largest(self.lines_without_gradients, batch)
+        return largest(self.lines, batch)
 
 
 def step_memory(low: StepTrace, high: StepTrace, *, batch: int, untraced_bytes: int = 0) -> StepMemory | None:
@@ -157,6 +170,7 @@ def step_memory(low: StepTrace, high: StepTrace, *, batch: int, untraced_bytes: 
         gradient_bytes=sum(high.storages[number].nbytes for number in gradients),
         optimizer_bytes=totals[Role.OPTIMIZER] + untraced_bytes,
         kept=_kept(high, gains, batch),
+        passing=_passing(high, gains, batch),
     )
 
 
@@ -174,6 +188,23 @@ def _kept(trace: StepTrace, gains: list[int], batch: int) -> tuple[KeptBytes, ..
     return tuple(KeptBytes(origin=origin, fixed=a, per_sample=b) for origin, (a, b) in found.items())
 
 
+def _passing(trace: StepTrace, gains: list[int], batch: int) -> tuple[PassingBytes, ...]:
+    if trace.repeats:
+        return ()
+    others = [one for one in trace.storages if one.role is Role.ACTIVATION and not one.packs]
+    there, gained = _there(trace, gains, others)
+    lines: dict[tuple[str, bool], list[Line]] = {}
+    for operation in trace.ops:
+        if operation.phase is not Phase.UPDATE:
+            fixed, per_sample = int(there[operation.moment]), int(gained[operation.moment])
+            key = operation.origin, operation.phase is Phase.BACKWARD
+            lines.setdefault(key, []).append((fixed - batch * per_sample, per_sample))
+    return tuple(
+        PassingBytes(origin=origin, backward=backward, lines=_envelope(found))
+        for (origin, backward), found in lines.items()
+    )
+
+
 def _same_life(before: TraceStorage, after: TraceStorage) -> bool:
     return before.birth == after.birth and before.module == after.module
 
@@ -182,13 +213,18 @@ def _lines(
     trace: StepTrace, gains: list[int], storages: Iterable[TraceStorage], batch: int, more: int
 ) -> tuple[Line, ...]:
     """The lines of all moments that are the largest at some batch from 1 on."""
+    there, gained = _there(trace, gains, storages)
+    return _envelope(zip((there - batch * gained + more).tolist(), gained.tolist(), strict=True))
+
+
+def _there(trace: StepTrace, gains: list[int], storages: Iterable[TraceStorage]) -> NDArray[np.int64]:
+    """Bytes at each moment, and what a sample adds to them: (2, moments)."""
     change = np.zeros((2, trace.length + 1), dtype=np.int64)
     for storage in storages:
         growth = np.array((storage.nbytes, gains[storage.number]))
         change[:, max(storage.birth, 0)] += growth
         change[:, max(storage.keep_end, 0)] -= growth
-    there, gained = np.cumsum(change[:, :-1], axis=1)
-    return _envelope(zip((there - batch * gained + more).tolist(), gained.tolist(), strict=True))
+    return np.cumsum(change[:, :-1], axis=1)
 
 
 def _envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
@@ -218,5 +254,11 @@ def _crossing(low: Line, high: Line) -> float:
     return (low[0] - high[0]) / (high[1] - low[1])
 
 
-def _largest(lines: tuple[Line, ...], batch: int) -> int:
+def largest(lines: Iterable[Line], batch: int) -> int:
+    """The largest of some lines at a batch [bytes].
+
+    Example:
+        >>> largest([(100, 1), (10, 5)], 100)
+        510
+    """
     return max((fixed + per_sample * batch for fixed, per_sample in lines), default=0)

@@ -121,7 +121,7 @@ def degrees(option: Option) -> dict[str, Any]:
             "microbatch_size": strategy.microbatch,
             "recompute": sorted(strategy.recomputed),
             "recompute_layers": strategy.recompute_layers,
-            "sequence_parallel": strategy.sequence_parallel,
+            "sequence_parallel": strategy.splits_sequences,
             "gradients": option.fits_as.gradients,
             "optimizer_state": option.fits_as.optimizer_state,
             "shard_ranks": strategy.shard_ranks,

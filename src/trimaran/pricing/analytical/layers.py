@@ -76,6 +76,8 @@ class Eager:
         sums_in_place: replicas that shard nothing add gradients of microbatches in the buffers that they exchange
         holds_logits: a copy of the logits in 32 bits stays through the backward
         fused_loss: a compiler makes one kernel of the loss: logits and their gradient in 16 bits
+        whole_loss: ranks that share the head gather the logits, and each computes the loss of all of them, as
+            `parallelize_module` does without `loss_parallel`
         narrow: parameters, gradients and moments have 16 bits, without a policy of mixed precision
         hosted: inputs of recomputed layers wait for their backward in the host's memory
     """
@@ -88,6 +90,7 @@ class Eager:
     sums_in_place: bool = False
     holds_logits: bool = False
     fused_loss: bool = False
+    whole_loss: bool = False
     narrow: bool = False
     hosted: bool = False
 

@@ -609,9 +609,10 @@ def _kept_activations(
         each = 2 * keeping.element_bytes
     if keeping.eager is not None and keeping.eager.holds_logits:
         each += 4
-    if keeping.eager is not None and keeping.eager.loss_chunks == 1 and degrees.tp > 1:
+    every = keeping.eager is not None and keeping.eager.whole_loss
+    if keeping.eager is not None and keeping.eager.loss_chunks == 1 and degrees.tp > 1 and not every:
         each = 4 * _PARALLEL_LOSS + keeping.element_bytes
-    logits = heads * tokens * vocabulary_rows(shape, degrees.tp) * each
+    logits = heads * tokens * vocabulary_rows(shape, 1 if every else degrees.tp) * each
     if keeping.eager is not None and keeping.eager.loss_chunks > 1:
         # The gradient of the head's input is put together in 32 bits.
         at_loss, logits = at_loss + 4 * tokens * shape.hidden, logits // keeping.eager.loss_chunks

@@ -144,7 +144,7 @@ FRAMEWORKS = (
     Framework(
         name="pytorch",
         words=("pytorch",),
-        eager=Eager(wide_norms=True, autocast=True, foreach=True),
+        eager=Eager(wide_norms=True, autocast=True, foreach=True, whole_loss=True),
         priced_as="fsdp",
     ),
     Framework(name="deepspeed", words=("deepspeed",)),

@@ -108,9 +108,10 @@ def head_forward(shape: TransformerShape, degrees: Degrees, eager: Eager | None 
     them and writes their gradient. Each module that predicts a further token passes the head once more.
     """
     tokens, rows = tokens_of_rank(shape, degrees), vocabulary_rows(shape, degrees.tp)
+    read = tokens * (vocabulary_rows(shape) if eager and eager.whole_loss else rows)
     once = PassWork(
-        nbytes=(4.0 if eager and eager.fused_loss else 16.0) * tokens * rows,
-        back=(4.0 if eager and eager.fused_loss else 32.0) * tokens * rows,
+        nbytes=(4.0 if eager and eager.fused_loss else 16.0) * read,
+        back=(4.0 if eager and eager.fused_loss else 32.0) * read,
         layers=1.0,
         shapes=(Product(tokens, rows, shape.hidden, cast=False),),
     )
@@ -801,7 +802,7 @@ def tensor_seconds(
     waited = constants.tensor_exposed if overlaps else 1.0
     seconds = 0.0
     if degrees.tp > 1:
-        each = exchange("all_reduce", tokens * shape.hidden * program.element_bytes, degrees.tp, 1)
+        each = exchange("all_reduce", tokens * shape.hidden * _stream_bytes(program), degrees.tp, 1)
         seconds += sum_count(shape, degrees, layer=layer, again=again) * each * waited
     if degrees.cp > 1 and degrees.ulysses:
         seconds += (3 if again else 2) * exchange(
@@ -826,6 +827,20 @@ def tensor_seconds(
             visits = row * shape.experts.active
             seconds += 2 * passes * exchange("all_gather", visits * share, share, 1) * waited
     return seconds
+
+
+def _stream_bytes(program: TransformerProgram) -> float:
+    """Bytes of an element of the residual stream that ranks of a layer exchange.
+
+    Under autocast results of products have 16 bits, and what products read, with its gradient, has 32: half of the
+    exchanges are of each.
+    """
+    if program.eager is not None and program.eager.autocast:
+        return (program.element_bytes + _STREAM_BYTES) / 2
+    return program.element_bytes
+
+
+_STREAM_BYTES = 4
 
 
 def _copies(active: int, degrees: Degrees, node: int) -> float:
@@ -1469,11 +1484,14 @@ def _inside_seconds(
     exchange: Exchange,
     constants: StepConstants,
 ) -> float:
-    """Exchanges of one microbatch inside the layers of a stage, as far as they are waited for [s]."""
-    layers = alike_on_stage(shape, degrees, stage)
+    """Exchanges of one microbatch inside the layers of a stage, and of its logits, as far as waited for [s]."""
+    layers, logits_s = alike_on_stage(shape, degrees, stage), 0.0
     if _ends(degrees, stage)[1] and shape.prediction_layers:
         layers = (*layers, (shape.layers - 1, shape.prediction_layers, _all_again(degrees)))
-    return sum(
+    if _ends(degrees, stage)[1] and degrees.tp > 1 and program.eager is not None and program.eager.whole_loss:
+        logits = tokens_of_rank(shape, degrees) * vocabulary_rows(shape) * program.element_bytes
+        logits_s = (1 + shape.prediction_layers) * exchange("all_gather", logits, degrees.tp, 1)
+    return logits_s + sum(
         number * tensor_seconds(shape, degrees, program, exchange, constants, layer=layer, again=again)
         for layer, number, again in layers
     )
