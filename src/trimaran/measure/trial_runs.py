@@ -8,6 +8,7 @@ as long as the measured ones. The longer update of such tensors is counted with 
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
@@ -99,14 +100,7 @@ def summarize_steps(program: Program, timeline: Timeline) -> TrialRun:
         program: of a step
         timeline: of several steps
     """
-    kinds = {instruction.id: instruction.kind for instruction in program}
-    forward: dict[int, float] = {}
-    backward: dict[int, float] = {}
-    for span in timeline:
-        if span.stream == COMPUTE and span.instruction in kinds:
-            kind = kinds[span.instruction]
-            times = forward if kind in _FORWARDS else backward if kind in _BACKWARDS else {}
-            times[span.step] = times.get(span.step, 0.0) + span.seconds
+    forward, backward = _totals(program, timeline)
     steps = sorted(set(forward) & set(backward))[WARM_UP_STEPS:]
     # Whatever else runs on the machine for a moment makes steps longer, never shorter: the faster half counts.
     steps.sort(key=lambda step: forward[step] + backward[step])
@@ -156,7 +150,7 @@ def fit_form(
         tried = replace(table, wholes={**table.wholes, key: {**table.wholes.get(key, {}), microbatch: entry}})
         costs = price(program, graph, strategy, tried, cluster, batch=batch)
         simulated = simulate(program, costs)
-        as_simulated = _totals(program, simulated)
+        as_simulated = [sum(of.values()) for of in _totals(program, simulated)]
         forward_s *= found.forward_s / as_simulated[0]
         backward_s *= found.backward_s / as_simulated[1]
     entry = _entry(forward_s, backward_s, found.spread, whole)
@@ -174,11 +168,15 @@ def _entry(forward_s: float, backward_s: float, spread: float, whole: WholeCost)
     )
 
 
-def _totals(program: Program, timeline: Timeline) -> tuple[float, float]:
+def _totals(program: Program, timeline: Timeline) -> tuple[Counter[int], Counter[int]]:
+    """Compute of forwards and of backwards, summed over all ranks, by step [s]."""
     kinds = {instruction.id: instruction.kind for instruction in program}
-    forward_s = sum(span.seconds for span in timeline if kinds[span.instruction] in _FORWARDS)
-    backward_s = sum(span.seconds for span in timeline if kinds[span.instruction] in _BACKWARDS)
-    return forward_s, backward_s
+    found: tuple[Any, Any] = Counter(), Counter()
+    for span in timeline:
+        for seconds, of in zip(found, (_FORWARDS, _BACKWARDS), strict=True):
+            if span.stream == COMPUTE and kinds.get(span.instruction) in of:
+                seconds[span.step] += span.seconds
+    return found
 
 
 def _keep(found: CostTable) -> None:

@@ -24,7 +24,6 @@ import msgspec
 from trimaran.base.errors import InputError
 from trimaran.rehearsal.calls import (
     ASIDE,
-    MESSAGES,
     CommunicationCall,
     LaunchUnit,
     Member,
@@ -34,7 +33,7 @@ from trimaran.rehearsal.calls import (
     members_of,
 )
 from trimaran.rehearsal.deadlock import Blocked, Game
-from trimaran.rehearsal.record import Frame, Part, Record, Sync, TensorForm
+from trimaran.rehearsal.record import Frame, Record, Sync, TensorForm
 
 FindingKind = Literal[
     "alone", "order", "operation", "reduction", "root", "type", "shape", "steps", "ended", "groups", "wait", "deadlock"
@@ -76,29 +75,15 @@ class CallSide(msgspec.Struct, frozen=True):
 
     Attributes:
         ranks: global
-        rehearsed: the ranks that tell it; a rank that was not rehearsed is played by one of its kind
-        operation: that they ask for; "": none any more
-        reduction: of it
-        peer: global rank of the other side or of the root; -1: none
-        inputs: tensors that they give
-        outputs: tensors that they get
+        text: what they do, such as "ranks 0–3 call all_reduce (sum) of float32[1] at train.py:30"
         lines: of the user's code, innermost first; where they ended, if they ask for nothing any more
         module: path of the module whose forward or backward asked for it
-        part: of the step
-        steps: optimizer steps done by then
     """
 
     ranks: tuple[int, ...]
-    rehearsed: tuple[int, ...]
-    operation: str
-    reduction: str
-    peer: int
-    inputs: tuple[TensorForm, ...]
-    outputs: tuple[TensorForm, ...]
+    text: str
     lines: tuple[Frame, ...]
-    module: str
-    part: Part
-    steps: int
+    module: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -237,27 +222,18 @@ def tensors_text(tensors: Sequence[TensorForm]) -> str:
     return shown + (f" and {len(tensors) - 2} more" if len(tensors) > 2 else "")
 
 
-def side_text(side: CallSide) -> str:
-    """What ranks do, such as "ranks 0–3 call all_reduce (sum) of float32[1] at train.py:30"."""
-    who = ranks_text(side.ranks)
-    one = len(side.ranks) == 1
-    if not side.operation:
-        where = f" at {line_text(side.lines)}" if side.lines else ""
-        does = "asks for nothing more and ends" if one else "ask for nothing more and end"
-        return f"{who} {does}{where} after {_steps_text(side.steps)}"
-    tensors = tensors_text(side.inputs or side.outputs)
-    with_whom = ""
-    if side.peer >= 0:
-        with_whom = f" {'to' if side.operation.startswith('send') else 'from'} rank {side.peer}"
-        if side.operation.startswith("reduce"):
-            with_whom = f" to rank {side.peer}"
+def _asking_text(ranks: Sequence[int], call: CommunicationCall) -> str:
+    """What ranks ask for, such as "ranks 0–3 call all_reduce (sum) of float32[1] at train.py:30"."""
+    asked = call.asked
+    tensors = tensors_text(asked.inputs or asked.outputs)
+    to = asked.operation.startswith(("send", "reduce"))
     return (
-        f"{who} {'calls' if one else 'call'} {side.operation}"
-        + (f" ({side.reduction})" if side.reduction else "")
+        f"{ranks_text(ranks)} {'calls' if len(ranks) == 1 else 'call'} {asked.operation}"
+        + (f" ({asked.reduction})" if asked.reduction else "")
         + (f" of {tensors}" if tensors else "")
-        + with_whom
-        + f" at {line_text(side.lines)}"
-        + (f" in {side.module}" if side.module else "")
+        + (f" {'to' if to else 'from'} rank {call.peer}" if call.peer >= 0 else "")
+        + f" at {line_text(call.lines)}"
+        + (f" in {call.module}" if call.module else "")
     )
 
 
@@ -455,40 +431,23 @@ class _MembersCompared:
     # -----------------------------------------------------------------------------------------------------------------
     # Sides
 
-    def side(self, ranks: Sequence[int], call: CommunicationCall) -> CallSide:
-        """What ranks ask for."""
-        asked = call.asked
-        return CallSide(
-            ranks=tuple(sorted(ranks)),
-            rehearsed=self._rehearsed(ranks),
-            operation=asked.operation,
-            reduction=asked.reduction,
-            peer=call.peer,
-            inputs=asked.inputs,
-            outputs=asked.outputs,
-            lines=call.lines,
-            module=call.module,
-            part=asked.part,
-            steps=call.steps,
-        )
-
-    def end_side(self, ranks: Sequence[int]) -> CallSide:
-        """That ranks ask for nothing any more."""
-        member = self.members[min(ranks)]
-        end = member.record.end
-        lines = member.record.lines[end.lines] if end.lines >= 0 else ()
-        return CallSide(
-            tuple(sorted(ranks)), self._rehearsed(ranks), "", "", -1, (), (), lines, "", "update", member.steps
-        )
-
-    def _rehearsed(self, ranks: Sequence[int]) -> tuple[int, ...]:
-        return tuple(sorted({self.members[rank].record.rank for rank in ranks if rank in self.members}))
+    def side(self, ranks: Sequence[int], call: CommunicationCall | None) -> CallSide:
+        """What ranks ask for; None: nothing any more."""
+        ranks = tuple(sorted(ranks))
+        if call is not None:
+            return CallSide(ranks, _asking_text(ranks, call), call.lines, call.module)
+        member = self.members[ranks[0]]
+        lines = member.record.end_lines
+        does = "asks for nothing more and ends" if len(ranks) == 1 else "ask for nothing more and end"
+        where = f" at {line_text(lines)}" if lines else ""
+        return CallSide(ranks, f"{ranks_text(ranks)} {does}{where} after {_steps_text(member.steps)}", lines)
 
     def _played_text(self, ranks: Sequence[int]) -> str:
         played = [rank for rank in ranks if rank in self.members and not self.members[rank].is_rehearsed]
         if not played:
             return ""
-        return f" ({ranks_text(played)}: taken to do what {ranks_text(self._rehearsed(played))} does)"
+        stand_for = sorted({self.members[rank].record.rank for rank in played})
+        return f" ({ranks_text(played)}: taken to do what {ranks_text(stand_for)} does)"
 
     def _when(self, *calls: CommunicationCall | None) -> float:
         """When the earliest of some calls is asked for, as a part of its rank's calls."""
@@ -505,12 +464,12 @@ class _MembersCompared:
         sides: Sequence[CallSide],
         when: float,
         why: str = "",
+        is_message: bool = False,
     ) -> None:
         """A finding that is told by what each side does."""
-        is_message = any(side.operation in MESSAGES for side in sides)
         said, remedy = (_DIFFERS_OF_MESSAGES if is_message else _DIFFERS)[kind]
         place = f" in {group_text(self.views[group])}" if group is not None else ""
-        what = "; ".join(side_text(side) + self._played_text(side.ranks) for side in sides)
+        what = "; ".join(side.text + self._played_text(side.ranks) for side in sides)
         text = f"{said}{place} ({'message' if is_message else 'call'} {position + 1}): {what}{why}."
         view = self.views[group] if group is not None else None
         self.found.append((when, Finding(kind, view, position, tuple(sides), text, remedy)))
@@ -520,44 +479,34 @@ class _MembersCompared:
 
     def compare_made_groups(self) -> None:
         """Every rank makes the same groups in the same order."""
-        lists = {record.rank: record for record in self.records}
-        longest = max((len(record.made_groups) for record in self.records), default=0)
-        for number in range(longest):
+        for number in range(max((len(record.made_groups) for record in self.records), default=0)):
             at: dict[tuple[int, ...] | None, list[int]] = {}
-            for rank, record in lists.items():
+            for record in self.records:
                 if number < len(record.made_groups):
-                    at.setdefault(record.made_groups[number][0], []).append(rank)
-                elif not self.members[rank].is_open or record.end.how == "steps":
-                    at.setdefault(None, []).append(rank)
+                    at.setdefault(record.made_groups[number][0], []).append(record.rank)
+                elif not self.members[record.rank].is_open or record.end.how == "steps":
+                    at.setdefault(None, []).append(record.rank)
             if len(at) < 2:
                 continue
-            sides = [self._made_side(ranks, number, made) for made, ranks in at.items()]
-            said = []
-            for side, made in zip(sides, at, strict=True):
-                verb = "makes" if len(side.ranks) == 1 else "make"
-                that = (
-                    f"that of {ranks_text(made)} at {line_text(side.lines)}" if made is not None else "no further one"
-                )
-                said.append(f"{ranks_text(side.ranks)} {verb} {that}")
-            what = "; ".join(said)
+            sides = tuple(self._made_side(ranks, number, made) for made, ranks in at.items())
+            what = "; ".join(side.text for side in sides)
             text = f"The ranks make different groups as their {_ordinal(number + 1)}: {what}."
             remedy = (
                 "Let every rank of the job make all groups in one order, with the same ranks, those that it is no "
                 "member of included."
             )
-            self.found.append((-1.0, Finding("groups", None, number, tuple(sides), text, remedy)))
+            self.found.append((-1.0, Finding("groups", None, number, sides, text, remedy)))
             self.told.update(rank for ranks in at.values() for rank in ranks)
             return
 
     def _made_side(self, ranks: Sequence[int], number: int, made: tuple[int, ...] | None) -> CallSide:
         record = self.members[ranks[0]].record
         lines = record.lines[record.made_groups[number][1]] if made is not None else ()
-        name = "new_group" if made is not None else ""
-        return CallSide(tuple(ranks), tuple(ranks), name, "", -1, (), (), lines, "", "setup", 0)
+        that = f"that of {ranks_text(made)} at {line_text(lines)}" if made is not None else "no further one"
+        return CallSide(tuple(ranks), f"{ranks_text(ranks)} {'makes' if len(ranks) == 1 else 'make'} {that}", lines)
 
     def compare_groups(self) -> None:
         """Calls of each group, one by one."""
-        groups: dict[Shared, list[Member]] = {}
         single: dict[tuple[str, int], list[Shared]] = {}
         for group in self.views:
             there = [
@@ -570,8 +519,6 @@ class _MembersCompared:
             if len(there) < 2:
                 single.setdefault((self.views[group].description, len(group.ranks)), []).append(group)
                 continue
-            groups[group] = there
-        for group, there in groups.items():
             self.groups += 1
             self._compare_calls(group, {member.rank: member.calls.get(group, []) for member in there})
         for (description, size), alone in single.items():
@@ -623,9 +570,8 @@ class _MembersCompared:
         alike: dict[tuple[str, str], list[int]] = {}
         for rank in over:
             if rank not in self.told:
-                end = self.members[rank].record.end
-                lines = self.members[rank].record.lines[end.lines] if end.lines >= 0 else ()
-                alike.setdefault((end.how, line_text(lines)), []).append(rank)
+                record = self.members[rank].record
+                alike.setdefault((record.end.how, line_text(record.end_lines)), []).append(rank)
         self.told.update(over)
         for (how, where), ranks in alike.items():
             were, their, they = ("was", "its", "it") if len(ranks) == 1 else ("were", "their", "they")
@@ -668,7 +614,7 @@ class _MembersCompared:
             calls = [calls[position] for calls in lists.values()]
             pair = next((one, other) for one, other in pairwise([*calls, calls[0]]) if disagreement((one, other)))
             sides = [self.side([call.rank], call) for call in pair]
-            self.add("shape", group, position, sides, self._when(*pair))
+            self.add("shape", group, position, sides, self._when(*pair), is_message=pair[0].is_message)
             return
         for ranks in order[1:]:
             self._explain_pair(group, position, (order[0], lists[order[0][0]]), (ranks, lists[ranks[0]]))
@@ -688,12 +634,10 @@ class _MembersCompared:
         ours_alone, theirs_alone = not found[0].is_theirs, not found[0].is_ours
         one = mine[i] if i < len(mine) else None
         other = others[j] if j < len(others) else None
-        first = self.side(ours[0], one) if one is not None else self.end_side(ours[0])
-        second = self.side(theirs[0], other) if other is not None else self.end_side(theirs[0])
-        sides = (
-            [second, first] if theirs_alone or (len(theirs[0]) < len(ours[0]) and not ours_alone) else [first, second]
-        )
-        when = self._when(one, other)
+        sides = [self.side(ours[0], one), self.side(theirs[0], other)]
+        if theirs_alone or (len(theirs[0]) < len(ours[0]) and not ours_alone):
+            sides.reverse()
+        is_message = (one or other or mine[0]).is_message
         why = ""
         kind: FindingKind
         if one is not None and other is not None:
@@ -709,10 +653,10 @@ class _MembersCompared:
         else:
             ended = theirs[0] if other is None else ours[0]
             kind, why = self._missing_kind(ended, ours[0] if other is None else theirs[0])
-            if (one or other or mine[0]).is_message:
+            if is_message:
                 why += f"; {len(mine)} on rank {ours[0][0]} and {len(others)} on rank {theirs[0][0]}"
             self.told.update(ended)
-        self.add(kind, group, i, sides, when, why)
+        self.add(kind, group, i, sides, self._when(one, other), why, is_message)
 
     def _missing_kind(self, ended: Sequence[int], others: Sequence[int]) -> tuple[FindingKind, str]:
         """What it means that ranks have no call left in a group, and how they ended."""
@@ -760,8 +704,7 @@ class _MembersCompared:
                 elif call.peer not in self.members or not self.members[call.peer].is_rehearsed:
                     apart.append((call.rank, call.peer))
                 else:
-                    ends = (call.rank, call.peer) if call.asked.operation.startswith("send") else (call.peer, call.rank)
-                    ways.setdefault((call.group, *ends), {end: [] for end in ends})[call.rank].append(call)
+                    ways.setdefault((call.group, *call.ends), {end: [] for end in call.ends})[call.rank].append(call)
         for (group, _, _), lists in sorted(ways.items()):
             self._compare_calls(group, lists)
         if apart:
@@ -813,23 +756,19 @@ class _MembersCompared:
         """Ranks that failed or left while others went on."""
         failed = [record for record in self.records if record.end.how in ("error", "invented")]
         if failed and len(failed) == len(self.records) and not self.found:
-            end = failed[0].end
-            lines = failed[0].lines[end.lines] if end.lines >= 0 else ()
-            text = f"Every rank ended at {line_text(lines)} with {end.text}; their calls up to there agree."
+            lines, story = failed[0].end_lines, failed[0].end.text
+            text = f"Every rank ended at {line_text(lines)} with {story}; their calls up to there agree."
             self.unsure.append(Unsure("failed", text, lines))
             return
         for record in self.records:
             end = record.end
             left = end.how == "exit" and end.status != 0
-            if record.rank in self.told or not (left or end.how == "error") or self._is_on_a_side(record.rank):
-                continue
-            side = self.end_side([record.rank])
-            what = f"with {end.text}" if end.how == "error" else f"with status {end.status}"
-            text = f"{side_text(side).capitalize()} {what}, while other ranks go on."
-            self.found.append((1.0, Finding("ended", None, 0, (side,), text, _DIFFERS["ended"][1])))
-
-    def _is_on_a_side(self, rank: int) -> bool:
-        return any(rank in side.ranks for _, finding in self.found for side in finding.sides)
+            sides = (side for _, finding in self.found for side in finding.sides)
+            if (left or end.how == "error") and record.rank not in self.told.union(*(side.ranks for side in sides)):
+                side = self.side([record.rank], None)
+                what = f"with {end.text}" if end.how == "error" else f"with status {end.status}"
+                text = f"{side.text.capitalize()} {what}, while other ranks go on."
+                self.found.append((1.0, Finding("ended", None, 0, (side,), text, _DIFFERS["ended"][1])))
 
     def look_for_branches(self) -> None:
         """Values that depend on data and that the script looked at."""

@@ -105,6 +105,11 @@ class CommunicationCall:
         return self.asked.operation in MESSAGES
 
     @property
+    def ends(self) -> tuple[int, int]:
+        """Sender and receiver of a message."""
+        return (self.rank, self.peer) if self.asked.operation.startswith("send") else (self.peer, self.rank)
+
+    @property
     def types(self) -> tuple[str, ...]:
         """Types of its tensors, each once."""
         return tuple(sorted({tensor.dtype for tensor in (*self.asked.inputs, *self.asked.outputs)}))

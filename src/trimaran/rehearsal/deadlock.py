@@ -22,7 +22,7 @@ Ranks that are not compared are taken to be on time. A rank whose rehearsal ende
 at whatever comes after.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -114,17 +114,12 @@ class Game:
     def _number_calls(self) -> None:
         """Give each call the place at which its sides meet."""
         for host in self._hosts.values():
-            seen: dict[_Meeting, int] = {}
+            seen: Counter[_Meeting] = Counter()
             for call in host.member.all_calls():
-                if call.is_message:
-                    ends = (call.rank, call.peer) if call.asked.operation.startswith("send") else (call.peer, call.rank)
-                    way: _Meeting = ("message", call.group, *ends)
-                else:
-                    way = ("group", call.group)
-                position = seen.get(way, 0)
-                seen[way] = position + 1
-                self._meetings[id(call)] = (*way, position)
-                self._positions[id(call)] = position
+                way: _Meeting = ("message", call.group, *call.ends) if call.is_message else ("group", call.group)
+                self._meetings[id(call)] = (*way, seen[way])
+                self._positions[id(call)] = seen[way]
+                seen[way] += 1
             self._asked.update(((host.member.rank, way), number) for way, number in seen.items())
 
     def _sides(self, call: CommunicationCall) -> list[int]:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
@@ -188,15 +188,11 @@ class RehearsedExchanges:
             return args[0]
         flat = tree_flatten((args, dict(kwargs)))[0]
         tensors = [value for value in flat if isinstance(value, torch.Tensor)]
-        if name == "batch_p2p_ops":
-            return self._batched_messages(func, args, kwargs)
         group = self._group_of(flat)
         operation = _NAMES.get(name, "all_to_all" if "all_to_all" in name or "alltoall" in name else name)
         functional = func.namespace != "c10d"
-        given, got = self._sides(operation, func, args, kwargs, tensors)
-        arguments = {
-            argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)
-        } | dict(kwargs)
+        arguments = dict(zip((one.name for one in func._schema.arguments), args, strict=False)) | dict(kwargs)
+        given, got = self._sides(operation, arguments, tensors)
         asynchronous = functional or (name != "monitored_barrier_" and bool(arguments.get("async_op", True)))
         out: Any = None
         if functional:
@@ -420,33 +416,17 @@ class RehearsedExchanges:
             self._waited_below.add(number)
         return number
 
-    def _batched_messages(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Sends and receives that are one operator."""
-        operations, peers, _, tensors, group_name = args
-        group = _resolve(group_name)
-        with self.batch():
-            for operation, peer, tensor in zip(operations, peers, tensors, strict=True):
-                sends = "send" in operation
-                given, got = ([tensor], []) if sends else ([], [tensor])
-                number = self._note("send" if sends else "recv", group, given, got, {"dst": peer}, (), True)
-                self._settle(number, given, got, {})
-        return fake(func, args, kwargs)
-
+    @staticmethod
     def _sides(
-        self, operation: str, func: Any, args: Any, kwargs: Mapping[str, Any], tensors: list[torch.Tensor]
+        operation: str, arguments: Mapping[str, Any], tensors: list[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Tensors that this rank gives and those that it gets."""
         if operation == "barrier":
             return [], []
-        if operation == "send":
-            return tensors, []
-        if operation == "recv":
-            return [], tensors
-        if operation in _IN_PLACE:
-            return tensors, tensors
-        named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | dict(kwargs)
-        got = [value for key, one in named.items() if key.startswith(("out", "output")) for value in _flat(one)]
-        given = [value for key, one in named.items() if key.startswith("input") for value in _flat(one)]
+        if operation == "send" or operation == "recv" or operation in _IN_PLACE:
+            return tensors if operation != "recv" else [], tensors if operation != "send" else []
+        got = [value for key, one in arguments.items() if key.startswith("out") for value in _flat(one)]
+        given = [value for key, one in arguments.items() if key.startswith("input") for value in _flat(one)]
         return (given, got) if given or got else (tensors, [])
 
     def _group_of(self, flat: Sequence[Any]) -> Any:
@@ -492,10 +472,8 @@ class RehearsedExchanges:
         for number in numbers:
             self._recorder.wait(number)
             self._arrive(number)
-        try:
+        with suppress(RuntimeError):
             self._waited_for(self._future_of(work))
-        except RuntimeError:
-            return
 
     def _waited_for(self, future: Any) -> None:
         for number in _numbers_of(future):
@@ -615,14 +593,11 @@ class RehearsedExchanges:
             if hasattr(dist.ProcessGroup, name):
                 replace(dist.ProcessGroup, **{name: self._reading_reduction(getattr(dist.ProcessGroup, name))})
         for kind in (dist.Work, c10d_kinds.FakeWork):  # the second is what a batch ends with
-            noted = self._noting_wait(kind.wait)
+            noted = self._after(self.waited, kind.wait)
             replace(kind, **{name: noted for name in _WAYS_TO_WAIT if hasattr(kind, name)})
         self._futures()
-        when_imported("torch.distributed.rpc", lambda rpc: replace(rpc, init_rpc=_no_remote_calls))
-        when_imported(
-            "torch.distributed._symmetric_memory",
-            lambda module: replace(module, empty=_no_shared_memory, rendezvous=_no_shared_memory),
-        )
+        when_imported("torch.distributed.rpc", _refusing(_NO_REMOTE_CALLS, "init_rpc"))
+        when_imported("torch.distributed._symmetric_memory", _refusing(_NO_SHARED_MEMORY, "empty", "rendezvous"))
         processes: Any = torch.multiprocessing
         replace(processes, spawn=self._in_place_of_spawned(processes.spawn))
         replace(BaseProcess, start=self._in_place_of_started(BaseProcess.start))
@@ -672,12 +647,15 @@ class RehearsedExchanges:
 
         return run
 
-    def _noting_wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(work: Any, *args: Any, **kwargs: Any) -> Any:
-            self.waited(work)
-            return wait(work, *args, **kwargs)
+    @staticmethod
+    def _after(first: Callable[[Any], None], method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method that is called once something was done with its object."""
 
-        return noted
+        def called(own: Any, *args: Any, **kwargs: Any) -> Any:
+            first(own)
+            return method(own, *args, **kwargs)
+
+        return called
 
     def _futures(self) -> None:
         """A call is waited for by `wait`, by what comes `then`, or, of a hook of DDP, at the end of the backward."""
@@ -689,13 +667,9 @@ class RehearsedExchanges:
                 self._below_python.extend(_numbers_of(future))
             return future
 
-        def waiting(method: Callable[..., Any]) -> Callable[..., Any]:
-            def waits(future: Any, *args: Any, **kwargs: Any) -> Any:
-                if method is wait or torch._C._current_graph_task_id() == -1:
-                    self._waited_for(future)
-                return method(future, *args, **kwargs)
-
-            return waits
+        def followed(future: Any) -> None:
+            if torch._C._current_graph_task_id() == -1:
+                self._waited_for(future)
 
         make = torch.futures.Future.__init__
 
@@ -704,11 +678,10 @@ class RehearsedExchanges:
             make(future)
 
         replace(torch.futures.Future, __init__=make_future)
-        wait = torch._C.Future.wait
-        self._future_of = future_of
+        self._future_of, future = future_of, torch._C.Future
         replace(dist.Work, get_future=get_future)
-        other = {name: waiting(getattr(torch._C.Future, name)) for name in ("then", "add_done_callback")}
-        replace(torch._C.Future, wait=waiting(wait), **other)
+        other = {name: self._after(followed, getattr(future, name)) for name in ("then", "add_done_callback")}
+        replace(future, wait=self._after(self._waited_for, future.wait), **other)
 
     def _reading_reduction(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """A method of process groups that notes with which reduction it was called."""
@@ -748,16 +721,9 @@ class ObjectMeeting:
     """
 
     def __init__(self, request: RankRequest, recorder: ScriptRecorder) -> None:
-        self._rank = request.rank
-        self._world = request.world
+        self._request, self._rank, self._folder = request, request.rank, Path(request.meeting)
         self._together = frozenset(request.together)
-        self._at_barriers = frozenset((*request.together, *request.at_barriers))
-        self._most_seconds = request.most_seconds
         self.alone: set[tuple[int, ...]] = set()  # groups of which some members do not come
-        self._folder = Path(request.meeting)
-        self._patience_s = request.patience_s
-        self._stand_ins = request.stand_ins
-        self._like = request.like
         self._recorder = recorder
         self._counts: Counter[tuple[Any, ...]] = Counter()
         self._waits = 0
@@ -768,7 +734,7 @@ class ObjectMeeting:
     def meets(self, ranks: Sequence[int]) -> bool:
         """Whether another one of these is rehearsed side by side with this one, or stood in for."""
         return len(self._together) > 1 and any(
-            (rank in self._together and rank != self._rank) or rank in self._stand_ins for rank in ranks
+            (rank in self._together and rank != self._rank) or rank in self._request.stand_ins for rank in ranks
         )
 
     def present(self, ranks: Sequence[int]) -> list[int]:
@@ -777,11 +743,11 @@ class ObjectMeeting:
 
     def like(self, rank: int) -> int:
         """The rehearsed rank that stands for another one; itself where nothing is known of it."""
-        return self._like.get(rank, rank)
+        return self._request.like.get(rank, rank)
 
     def ends_of_message(self, peer: int) -> tuple[int, int]:
         """Sender and receiver of what this rank receives from another one."""
-        return self._stand_ins.get(peer, (peer, self._rank))
+        return self._request.stand_ins.get(peer, (peer, self._rank))
 
     def turn(self, key: tuple[Any, ...]) -> int:
         """How often something was asked for, this time included."""
@@ -790,18 +756,21 @@ class ObjectMeeting:
 
     def tell(self, key: tuple[Any, ...], value: Any, *, counted: bool = True) -> None:
         """Give a value to whoever asks for it."""
-        self._put(key, value, counted=counted)
+        path = self._path(key, counted)
+        unfinished = path.with_name(f"{path.name}.{self._rank}.unfinished")
+        unfinished.write_bytes(self._packed(value))
+        unfinished.replace(path)
 
     def join(self, ranks: tuple[int, ...]) -> None:
         """Wait for the members that run at the same time: they look for files and folders before and after."""
-        others = [rank for rank in ranks if rank in self._at_barriers and rank != self._rank]
+        others = (self._together | {*self._request.at_barriers}).intersection(ranks) - {self._rank}
         if not others or ranks in self.alone:
             return
         key = ("barrier", ranks, self.turn(("barrier", ranks)))
         self.tell((*key, self._rank), True, counted=False)
         for rank in others:
             path = self._path((*key, rank), counted=False)
-            if not self._comes(path, rank, stops=True, patience_s=self._most_seconds):
+            if not self._comes(path, rank, stops=True, patience_s=self._request.most_seconds):
                 self.alone.add(ranks)
                 return
 
@@ -868,7 +837,7 @@ class ObjectMeeting:
         ) -> None:
             peer = self._global(group, dst, group_dst)
             self._note("send_object", group, peer)
-            self._put(("message", self._rank, peer), list(object_list))
+            self.tell(("message", self._rank, peer), list(object_list))
 
         def recv_object_list(
             object_list: Any,
@@ -880,7 +849,7 @@ class ObjectMeeting:
         ) -> int:
             peer = self._global(group, src, group_src)
             members = self._note("recv_object", group, peer)
-            sender, receiver = self._stand_ins.get(peer, (peer, self._rank))
+            sender, receiver = self._request.stand_ins.get(peer, (peer, self._rank))
             object_list[:] = self._get(("message", sender, receiver), sender, members)
             return peer
 
@@ -940,7 +909,7 @@ class ObjectMeeting:
         if len(present) > 1:
             key = (what + _aside(), members)
             turn = self.turn(key)
-            self._put((*key, turn, self._rank), given, counted=False)
+            self.tell((*key, turn, self._rank), given, counted=False)
             packed |= {rank: self._sent((*key, turn, rank), rank, members, counted=False) for rank in present}
         if len(packed) < len(members):
             whose = "those of ranks like them" if len(present) > 1 else "this rank's own"
@@ -957,7 +926,7 @@ class ObjectMeeting:
         turn = self.turn(key)
         if root == self._rank:
             if len(self._together) > 1:
-                self._put((*key, turn), given, counted=False)
+                self.tell((*key, turn), given, counted=False)
             return given
         if root not in self._together and given is not None:
             self._recorder.invent("object of a rank that is not rehearsed", what, "this rank's own")
@@ -968,12 +937,6 @@ class ObjectMeeting:
         parts = [*key, self.turn(("file", *key))] if counted else list(key)
         words = [f"{part[0]}+{len(part)}+{digest(part)}" if isinstance(part, tuple) else str(part) for part in parts]
         return self._folder / "-".join(words)
-
-    def _put(self, key: tuple[Any, ...], value: Any, *, counted: bool = True) -> None:
-        path = self._path(key, counted)
-        unfinished = path.with_name(f"{path.name}.{self._rank}.unfinished")
-        unfinished.write_bytes(self._packed(value))
-        unfinished.replace(path)
 
     @staticmethod
     def _packed(value: Any) -> bytes:
@@ -991,10 +954,10 @@ class ObjectMeeting:
     def _sent(self, key: tuple[Any, ...], peer: int, members: tuple[int, ...], *, counted: bool) -> bytes:
         path = self._path(key, counted)
         if not self._comes(path, peer, stops=False):
-            has_ended = ending_of(self._folder, peer).exists()
+            has_ended, patience_s = self._request.ending_of(peer).exists(), self._request.patience_s
             raise TimeoutError(
                 f"rank {self._rank} waits for an object from rank {peer}, which "
-                + ("ended without sending one" if has_ended else f"did not send one within {self._patience_s:g} s")
+                + ("ended without sending one" if has_ended else f"did not send one within {patience_s:g} s")
                 + ("" if peer in self._together else f"; that rank is not rehearsed: {_named(members)}")
             )
         return path.read_bytes()
@@ -1009,17 +972,18 @@ class ObjectMeeting:
             patience_s: how long; None: as for objects [s]
         """
         began = time.monotonic()
-        until = began + (self._patience_s if patience_s is None else patience_s)
+        until = began + (self._request.patience_s if patience_s is None else patience_s)
         said = self._folder / f"waits-{self._rank}"
         circle: tuple[str, ...] = ()
         since = began
         try:
             while not path.exists():
-                has_ended = ending_of(self._folder, peer).exists()
+                has_ended = self._request.ending_of(peer).exists()
                 if path.exists():
                     return True
                 now = time.monotonic()
-                if has_ended or now > until or self._is_absent(peer):
+                is_absent = len(self._together) > 1 and peer not in self._together  # one alone does not know of others
+                if has_ended or now > until or is_absent:
                     return False
                 if now > began + _BRIEF_S and not said.exists():
                     self._waits += 1
@@ -1036,10 +1000,6 @@ class ObjectMeeting:
             return True
         finally:
             said.unlink(missing_ok=True)
-
-    def _is_absent(self, peer: int) -> bool:
-        """Whether a rank is not rehearsed with the others; who is rehearsed alone does not know."""
-        return len(self._together) > 1 and peer not in self._together
 
     def _circle(self, peer: int) -> tuple[str, ...]:
         """Who waits for whom, from another rank on, where that comes back to one of them; empty where one goes on."""
@@ -1097,37 +1057,27 @@ def _named(members: Sequence[int]) -> str:
     return f"name its group, --ranks {','.join(map(str, members))}"
 
 
-def ending_of(folder: Path, rank: int) -> Path:
-    """File in the folder where ranks meet that says that a rank has ended."""
-    return folder / f"ended-{rank}"
-
-
 c10d_kinds: Any = torch._C._distributed_c10d
 _resolve: Any = c10d._resolve_process_group  # type: ignore[attr-defined]
 
 
-def _no_remote_calls(*_: Any, **__: Any) -> None:
-    """In place of `torch.distributed.rpc.init_rpc`.
+def _refusing(text: str, *names: str) -> Callable[[Any], None]:
+    """What lets functions of a module raise, as they are not rehearsed."""
 
-    Raises:
-        NotImplementedError: always
-    """
-    raise NotImplementedError(
-        "torch.distributed.rpc is not rehearsed: what it calls runs on ranks that are not there; "
-        "take collectives or messages"
-    )
+    def refused(*_: Any, **__: Any) -> None:
+        raise NotImplementedError(text)
+
+    return lambda module: replace(module, **dict.fromkeys(names, refused))
 
 
-def _no_shared_memory(*_: Any, **__: Any) -> None:
-    """In place of functions of `torch.distributed._symmetric_memory`.
-
-    Raises:
-        NotImplementedError: always
-    """
-    raise NotImplementedError(
-        "torch.distributed._symmetric_memory is not rehearsed: its kernels read the memory of ranks that are not "
-        "there; take collectives, or torch.compile with _micro_pipeline_tp, which is rehearsed without"
-    )
+_NO_REMOTE_CALLS = (
+    "torch.distributed.rpc is not rehearsed: what it calls runs on ranks that are not there; "
+    "take collectives or messages"
+)
+_NO_SHARED_MEMORY = (
+    "torch.distributed._symmetric_memory is not rehearsed: its kernels read the memory of ranks that are not "
+    "there; take collectives, or torch.compile with _micro_pipeline_tp, which is rehearsed without"
+)
 
 
 def _value(tensor: torch.Tensor) -> torch.Tensor | None:

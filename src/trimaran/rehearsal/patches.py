@@ -145,8 +145,7 @@ class Patches:
         resize = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, nbytes: int) -> Any:
-            if self._recorder.knows(storage):
-                self._recorder.resize(storage, nbytes)
+            self._recorder.resize(storage, nbytes)
             return resize(storage, nbytes)
 
         replace(torch.UntypedStorage, resize_=resize_)

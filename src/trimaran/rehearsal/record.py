@@ -376,6 +376,11 @@ class Record(msgspec.Struct):
     to_come: int = 0
     version: int = VERSION
 
+    @property
+    def end_lines(self) -> tuple[Frame, ...]:
+        """Where it ended, innermost first; empty: not known."""
+        return self.lines[self.end.lines] if self.end.lines >= 0 else ()
+
 
 def write_record(path: Path, record: Record) -> None:
     """Write a record as MessagePack; the file appears whole or not at all."""

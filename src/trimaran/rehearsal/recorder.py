@@ -367,10 +367,6 @@ class ScriptRecorder:
             taken = (one.lines for one in self.record.events if type(one) is Take and one.block == block)
             self.record.devices[index] = next(taken, 0) or self.lines.stack()
 
-    def knows(self, storage: torch.UntypedStorage) -> bool:
-        """Whether a storage is a block."""
-        return storage._cdata in self._blocks
-
     def block_of(self, tensor: torch.Tensor) -> Take | None:
         """The block that a tensor is in; None: it is not on the device, or has no storage."""
         try:

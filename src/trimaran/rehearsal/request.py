@@ -81,3 +81,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     def made_folders(self) -> Path:
         """File that lists the folders that the script makes, its open files and what it removes, each before a null."""
         return Path(f"{self.record}.folders")
+
+    def ending_of(self, rank: int) -> Path:
+        """File in the folder where ranks meet that says that one of them has ended."""
+        return Path(self.meeting, f"ended-{rank}")

@@ -20,14 +20,14 @@ each (`fusion.py`).
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import COMMUNICATION, COMPUTE, HOST, Columns, Timeline
 from trimaran.graph.kernels.workload import WorkKind
 from trimaran.machine.catalog import find_device
-from trimaran.machine.types import Device, Machine
+from trimaran.machine.types import Machine
 from trimaran.pricing.analytical.step_time import step_constants
 from trimaran.pricing.kernels.constants import constants
 from trimaran.pricing.kernels.corrections import KernelProfile, correction_from_profile, step_seconds
@@ -36,6 +36,7 @@ from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
 from trimaran.rehearsal.fusion import compiles, fused
 from trimaran.rehearsal.prices import (
+    KernelPrice,
     Links,
     RehearsalCalibration,
     host_seconds,
@@ -43,7 +44,7 @@ from trimaran.rehearsal.prices import (
     sharing_host,
 )
 from trimaran.rehearsal.record import Issue, Kernel, Record, Run
-from trimaran.rehearsal.replay import Excerpt, Times, find_period, last_steps, play_of, run
+from trimaran.rehearsal.replay import Excerpt, Play, Times, find_period, last_steps, play_of, run
 from trimaran.simulator.tasks import prerequisites, released_by
 
 TODAY = Software(year=2026.0, source="assumed: PyTorch 2.11 to 2.15, with which scripts are rehearsed")
@@ -183,7 +184,7 @@ def step_time(
     Raises:
         InputError: no record, one without a whole step, a machine that is too small, ranks that wait for each other
     """
-    return _answer(records, machine, kinds, software, calibration).give()
+    return _Answer(records, machine, kinds or {}, software or TODAY, calibration).give()
 
 
 def seconds_of_step(
@@ -195,26 +196,7 @@ def seconds_of_step(
     calibration: RehearsalCalibration | None = None,
 ) -> float:
     """The step alone of what `step_time` answers; arguments and errors as there [s]."""
-    return _answer(records, machine, kinds, software, calibration).seconds
-
-
-def _answer(
-    records: Sequence[Record],
-    machine: Machine,
-    kinds: Mapping[int, int] | None,
-    software: Software | None,
-    calibration: RehearsalCalibration | None,
-) -> "_Answer":
-    if not records:
-        raise InputError("no rank was rehearsed: there is no step to take the time of", code="rehearse.no-record")
-    software = software or TODAY
-    if any(map(compiles, records)):
-        records, software = [*map(fused, records)], replace(software, compiled=True)
-    asked = _TimeAsked(machine=machine, kinds=dict(kinds or {}), software=software, calibration=calibration)
-    timed, is_seen = find_period(records)
-    excerpts = [last_steps(record, timed) for record in sorted(records, key=lambda one: one.rank)]
-    _check_steps(excerpts)
-    return _Answer(excerpts, asked, is_seen=is_seen)
+    return _Answer(records, machine, kinds or {}, software or TODAY, calibration).seconds
 
 
 def _check_steps(excerpts: Sequence[Excerpt]) -> None:
@@ -269,79 +251,36 @@ def calibration_from_profile(profile: KernelProfile, record: Record, machine: Ma
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TimeAsked:
-    """What a step is priced with."""
-
-    machine: Machine
-    kinds: dict[int, int]
-    software: Software
-    calibration: RehearsalCalibration | None
-
-    @property
-    def device(self) -> Device:
-        return self.machine.node.device
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the logarithm of the time of all kernels."""
-        if self.calibration is not None:
-            return self.calibration.spread
-        return step_spread(self.device, self.software, constants())
-
-
-class _Priced:
-    """Records with prices, as tasks.
-
-    Args:
-        excerpts: of each rank
-        asked: what they are priced with
-    """
-
-    def __init__(self, excerpts: Sequence[Excerpt], asked: _TimeAsked) -> None:
-        first, calibration, software = excerpts[0].record, asked.calibration, asked.software
-        links = Links(
-            asked.machine, world=first.world, per_node=first.per_node, year=software.year, calibration=calibration
-        )
-        device = sharing_host(asked.machine, min(first.per_node, first.world))
-        self.prices = {
-            excerpt.record.rank: price_kernels(excerpt.record.kernels, device, software, calibration=calibration)
-            for excerpt in excerpts
-        }
-        self.launch_s = host_seconds(software) * (1.0 if calibration is None else calibration.host)
-        overlap = framework_constant("overlap", software, constants())
-        self.totals: dict[int, tuple[float, float]] = {}
-        self.drag: dict[int, float] = {}
-        for excerpt in excerpts:
-            rank = excerpt.record.rank
-            device_s, host_s = self.totals[rank] = self._totals(excerpt)
-            longer = step_seconds(device_s, host_s, overlap) - device_s
-            self.drag[rank] = longer / host_s if host_s > 0.0 else 0.0
-        self.play = play_of(excerpts, self.prices, self.launch_s, links, drag=self.drag, kinds=asked.kinds)
-
-    def _totals(self, excerpt: Excerpt) -> tuple[float, float]:
-        """Device and host time of a step [s, s]."""
-        prices = self.prices[excerpt.record.rank]
-        runs = [prices[event.kernel] for event in excerpt.last if isinstance(event, Run)]
-        issued = sum(isinstance(event, Issue) for event in excerpt.last)
-        host_s = math.fsum(price.host_s for price in runs) + issued * self.launch_s
-        return math.fsum(price.device_s for price in runs) / excerpt.timed, host_s / excerpt.timed
-
-
 class _Answer:
-    """Plays the tasks and divides the step.
+    """Prices records, plays their tasks and divides the step.
 
     Args:
-        excerpts: of each rank, ascending
-        asked: what they are priced with
-        is_seen: whether their steps are a period of what ranks exchange
+        records: of the ranks
+        machine: that they run on
+        kinds: by rank, the rehearsed rank that does the same
+        software: framework and year
+        calibration: factors from one device
     """
 
-    def __init__(self, excerpts: Sequence[Excerpt], asked: _TimeAsked, *, is_seen: bool) -> None:
-        self._excerpts, self._asked, self._is_seen = excerpts, asked, is_seen
-        self._timed, self._lead = excerpts[0].timed, excerpts[0].lead
-        self._priced = _Priced(excerpts, asked)
-        self._play = self._priced.play
+    def __init__(
+        self,
+        records: Sequence[Record],
+        machine: Machine,
+        kinds: Mapping[int, int],
+        software: Software,
+        calibration: RehearsalCalibration | None,
+    ) -> None:
+        if not records:
+            raise InputError("no rank was rehearsed: there is no step to take the time of", code="rehearse.no-record")
+        if any(map(compiles, records)):
+            records, software = [*map(fused, records)], replace(software, compiled=True)
+        self._device, self._kinds, self._software, self._calibration = machine.node.device, kinds, software, calibration
+        self._timed, self._is_seen = find_period(records)
+        self._excerpts = [last_steps(record, self._timed) for record in sorted(records, key=lambda one: one.rank)]
+        _check_steps(self._excerpts)
+        self._records = {excerpt.record.rank: excerpt.record for excerpt in self._excerpts}
+        self._timed, self._lead = self._excerpts[0].timed, self._excerpts[0].lead
+        self._play = self._priced(machine)
         self._times = run(self._play)
         self._from_s, self._to_s = self._window(self._times)
         if self._to_s <= self._from_s:
@@ -349,7 +288,31 @@ class _Answer:
                 "no rank asked its device for anything in a step: its tensors are on the host",
                 code="rehearse.no-device",
             )
-        self._waited_s = max(self._slowest_s(excerpt) for excerpt in excerpts)
+        self._waited_s = max(self._slowest_s(excerpt) for excerpt in self._excerpts)
+
+    def _priced(self, machine: Machine) -> Play:
+        """The records with prices, as tasks; what kernels and hosts take in a step is kept by rank."""
+        first, software, calibration = self._excerpts[0].record, self._software, self._calibration
+        links = Links(machine, world=first.world, per_node=first.per_node, year=software.year, calibration=calibration)
+        device = sharing_host(machine, min(first.per_node, first.world))
+        launch_s = host_seconds(software) * (1.0 if calibration is None else calibration.host)
+        overlap = framework_constant("overlap", software, constants())
+        self._prices: dict[int, Sequence[KernelPrice]] = {}
+        self._totals: dict[int, tuple[float, float]] = {}
+        self._drag: dict[int, float] = {}
+        for excerpt in self._excerpts:
+            rank = excerpt.record.rank
+            prices = self._prices[rank] = price_kernels(
+                excerpt.record.kernels, device, software, calibration=calibration
+            )
+            runs = [prices[event.kernel] for event in excerpt.last if isinstance(event, Run)]
+            issued = sum(isinstance(event, Issue) for event in excerpt.last)
+            device_s = math.fsum(price.device_s for price in runs) / self._timed
+            host_s = (math.fsum(price.host_s for price in runs) + issued * launch_s) / self._timed
+            longer = step_seconds(device_s, host_s, overlap) - device_s
+            self._totals[rank] = device_s, host_s
+            self._drag[rank] = longer / host_s if host_s > 0.0 else 0.0
+        return play_of(self._excerpts, self._prices, launch_s, links, drag=self._drag, kinds=self._kinds)
 
     @property
     def seconds(self) -> float:
@@ -358,20 +321,23 @@ class _Answer:
 
     def give(self) -> StepTime:
         """The answer."""
-        self._before = prerequisites(self._play.tasks)
-        self._spans = list(zip(self._times.start_s, self._times.end_s, strict=True))
+        spans, before = list(zip(self._times.start_s, self._times.end_s, strict=True)), prerequisites(self._play.tasks)
+        # What a task waited for last: the end of another one, or a host that launched it; None: nothing.
+        self._released: Callable[[int], int | None] = lambda task: released_by(
+            spans[task][0], before[task], spans, self._play.tasks
+        )[0]
         ranks = tuple(self._rank_time(excerpt) for excerpt in self._excerpts)
         critical = min(range(len(ranks)), key=lambda place: ranks[place].parts.bubble_s)
         record = self._excerpts[critical].record
         step = self._interval(ranks)
         peak, flops_per_s = self._peak()
-        weights = Counter(self._asked.kinds.values())
+        weights = Counter(self._kinds.values())
         counts = [max(1, weights[rank.rank]) for rank in ranks]
         work = sum(count * rank.model_flops for count, rank in zip(counts, ranks, strict=True))
         notes = [f"left out: {text}" for text in record.notes if "compile" not in text]
-        if _device_name(record.device) != self._asked.device.name:
-            notes.insert(0, f"rehearsed as on {record.device}, priced on {self._asked.device.name}")
-        if self._asked.software.compiled:
+        if _device_name(record.device) != self._device.name:
+            notes.insert(0, f"rehearsed as on {record.device}, priced on {self._device.name}")
+        if self._software.compiled:
             notes.insert(0, COMPILED)
         if self._timed > 1 or not self._is_seen:
             notes.insert(0, self._means())
@@ -413,7 +379,9 @@ class _Answer:
 
     def _interval(self, ranks: Sequence[RankTime]) -> Cost:
         """The step with its 90 % interval [s]."""
-        play, spread = self._play, math.exp(1.645 * self._asked.spread)
+        play, calibration = self._play, self._calibration
+        unknown = step_spread(self._device, self._software, constants()) if calibration is None else calibration.spread
+        spread = math.exp(1.645 * unknown)
 
         def seconds(times: Times) -> float:
             start_s, end_s = self._window(times)
@@ -432,21 +400,21 @@ class _Answer:
             others = [seconds(run(play, transfers=each)) for each in (low, high)] if low else [step_s, step_s]
         below, above = (math.hypot(*(each[end] - step_s for each in (ends, others))) for end in (0, 1))
         whole_s = self.seconds
-        source = "modelled" if self._asked.calibration is None else f"modelled, {self._asked.calibration.source}"
+        source = "modelled" if calibration is None else f"modelled, {calibration.source}"
         return Cost(whole_s, max(0.0, whole_s - below), whole_s + above, f"analytic: {source}")
 
     def _slowest_s(self, excerpt: Excerpt) -> float:
         """Wait for the slowest rank [s]."""
-        device_s, host_s = self._priced.totals[excerpt.record.rank]
+        device_s, host_s = self._totals[excerpt.record.rank]
         share = step_constants().slowest_factor(excerpt.record.world) - 1.0
-        return share * (device_s + host_s * self._priced.drag[excerpt.record.rank])
+        return share * (device_s + host_s * self._drag[excerpt.record.rank])
 
     # -----------------------------------------------------------------------------------------------------------------
     # One rank's step, instant by instant
 
     def _rank_time(self, excerpt: Excerpt) -> RankTime:
-        record, prices = excerpt.record, self._priced.prices[excerpt.record.rank]
-        device_s, host_s = self._priced.totals[record.rank]
+        record, prices = excerpt.record, self._prices[excerpt.record.rank]
+        device_s, host_s = self._totals[record.rank]
         runs = [event for event in excerpt.last if isinstance(event, Run)]
         forward = [prices[event.kernel] for event in runs if event.part == "forward"]
         backward = [prices[event.kernel] for event in runs if event.part == "backward"]
@@ -467,7 +435,7 @@ class _Answer:
 
     def _parts(self, excerpt: Excerpt) -> RankStepParts:
         rank, play, times = excerpt.record.rank, self._play, self._times
-        prices, drag = self._priced.prices[rank], self._priced.drag[rank]
+        prices, drag = self._prices[rank], self._drag[rank]
         spans = sorted(
             (times.start_s[task], times.end_s[task], task)
             for task, what in enumerate(play.what)
@@ -503,7 +471,7 @@ class _Answer:
         play, times = self._play, self._times
         from_s, at_s = idle
         while at_s > from_s:
-            before = self._last_of_step() if task is None else self._released_by(task)
+            before = self._last_of_step() if task is None else self._released(task)
             if before is None:
                 break
             kind = play.what[before]
@@ -520,10 +488,6 @@ class _Answer:
             task = before
         found["launches"] += max(0.0, at_s - from_s)
 
-    def _released_by(self, task: int) -> int | None:
-        """What a task waited for last: the end of another one, or a host that launched it; None: nothing."""
-        return released_by(self._times.start_s[task], self._before[task], self._spans, self._play.tasks)[0]
-
     def _last_of_step(self) -> int | None:
         """What the end of the last step waited for."""
         times, ends = self._times, [endings[-1] for endings in self._play.endings]
@@ -539,12 +503,12 @@ class _Answer:
         """The precision that most operations have, and its peak [FLOP/s]."""
         flops: Counter[str] = Counter()
         for excerpt in self._excerpts:
-            prices = self._priced.prices[excerpt.record.rank]
+            prices = self._prices[excerpt.record.rank]
             for event in excerpt.last:
                 if isinstance(event, Run) and prices[event.kernel].flops:
                     flops[_precision(excerpt.record.kernels[event.kernel])] += round(prices[event.kernel].flops)
         name = flops.most_common(1)[0][0] if flops else "fp32"
-        peaks = self._asked.device.compute
+        peaks = self._device.compute
         name = name if name in peaks else "fp32"
         return name, peaks[name].flops_per_s
 
@@ -574,7 +538,7 @@ class _Answer:
         return kernels, collectives
 
     def _collective_name(self, task: int) -> str:
-        record = self._record_of(task)
+        record = self._records[self._play.rank[task]]
         collective = record.collectives[self._play.index[task]]
         group = record.groups.get(collective.group)
         if group is None or collective.peer >= 0:
@@ -582,20 +546,15 @@ class _Answer:
         title = f", {group.description}" if group.description not in ("", "undefined", "default_pg") else ""
         return f"{collective.operation} of {len(group.ranks)} ranks{title}"
 
-    def _record_of(self, task: int) -> Record:
-        rank = self._play.rank[task]
-        return next(excerpt.record for excerpt in self._excerpts if excerpt.record.rank == rank)
-
     def _timeline(self) -> Timeline:
         """Spans of the steps that are timed, from their start."""
         play, times = self._play, self._times
         rows: list[tuple[int, str, float, float, str, int, int]] = []
-        records = {excerpt.record.rank: excerpt.record for excerpt in self._excerpts}
         for task, what in enumerate(play.what):
             start_s, end_s = times.start_s[task], times.end_s[task]
             if play.step[task] < self._lead or what in ("arrival", "join") or end_s <= start_s:
                 continue
-            record = records[play.rank[task]]
+            record = self._records[play.rank[task]]
             if what == "kernel":
                 stream = COMPUTE if play.stream[task] == 0 else f"stream {play.stream[task]}"
                 rows.append(self._row(record.rank, stream, task, record.kernels[play.index[task]].name, 0))

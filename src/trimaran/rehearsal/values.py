@@ -158,9 +158,7 @@ class Values:
                 out._trimaran_truth = self._truth(packet.__name__.rstrip("_"), args)  # type: ignore[attr-defined]
             elif isinstance(out, FakeTensor) and twin_of(out) is None and args and isinstance(args[0], FakeTensor):
                 self._follow_conditions(packet.__name__.rstrip("_"), args[0], out)
-        elif name.startswith("aten::_foreach") and args:
-            self._compute_each(func, args, kwargs, outs)
-        elif outs and all(map(is_small, outs)):
+        elif name.startswith("aten::_foreach") or (outs and all(map(is_small, outs))):
             self._compute_several(func, args, kwargs, outs)
         self._follow_choices(func, args, kwargs, outs)
         for out in outs:
@@ -322,29 +320,14 @@ class Values:
         return None
 
     def _compute_several(self, func: Any, args: Any, kwargs: Mapping[str, Any], outs: list[torch.Tensor]) -> None:
+        """An operation of several results, or on lists of tensors; step counters of optimizers are such."""
         made = self._with_twins(func, args, kwargs)
-        if isinstance(made, (tuple, list)):
+        if made is _UNKNOWN and func._schema.is_mutable and isinstance(args[0], (list, tuple)):
+            for tensor in args[0]:
+                forget(tensor)
+        elif isinstance(made, (tuple, list)):
             twins = [value for value in made if isinstance(value, torch.Tensor)]
-            if len(twins) == len(outs):
-                for out, twin in zip(outs, twins, strict=True):
-                    set_twin(out, twin)
-
-    def _compute_each(self, func: Any, args: Any, kwargs: Mapping[str, Any], outs: list[torch.Tensor]) -> None:
-        """An operation on lists of tensors; step counters of optimizers are such."""
-        mutable = func._schema.is_mutable
-        first = args[0] if isinstance(args[0], (list, tuple)) else []
-        if any(not is_small(tensor) or twin_of(tensor) is None for tensor in first):
-            if mutable:
-                for tensor in first:
-                    forget(tensor)
-            return
-        made = self._with_twins(func, args, kwargs)
-        if mutable:
-            if made is _UNKNOWN:
-                for tensor in first:
-                    forget(tensor)
-        elif isinstance(made, (tuple, list)) and len(made) == len(outs):
-            for out, twin in zip(outs, made, strict=True):
+            for out, twin in zip(outs, twins if len(twins) == len(outs) else (), strict=False):
                 set_twin(out, twin)
 
     def _with_twins(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:

@@ -18,8 +18,8 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -57,19 +57,19 @@ def environment(request: RankRequest) -> dict[str, str]:
     } | ({"PYTORCH_CUDA_ALLOC_CONF": request.allocator} if request.allocator else {})
 
 
-class Rank:
-    """One rank.
+class ScriptRank:
+    """A process that runs a script as one rank, and tells how it ended.
 
     Args:
-        request: what to rehearse
+        request: what to run
     """
 
     def __init__(self, request: RankRequest) -> None:
         self._request = request
         self._began = time.monotonic()
         self._lock = threading.Lock()
-        self._process = os.getpid()
-        self._began_in = str(Path.cwd()), dict(os.environ)
+        self._process, self._exit = os.getpid(), os._exit
+        self._folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
         self.record = Record(
             rank=request.rank,
             world=request.world,
@@ -78,6 +78,67 @@ class Rank:
             memory_bytes=request.gpu.memory_bytes,
             script=[request.script, *request.arguments],
         )
+
+    def run_script(self, mode: AbstractContextManager[object]) -> None:
+        """Run it as `__main__` in a mode, and end the process as it says, or when its time is over."""
+        request = self._request
+        limit = threading.Timer(request.most_seconds, self.out_of_time)
+        limit.daemon = True
+        limit.start()
+        sys.argv = [request.script, *request.arguments]
+        sys.path.insert(0, self._folder)
+        try:
+            with mode:
+                if request.is_module:
+                    runpy.run_module(request.script, run_name="__main__", alter_sys=True)
+                else:
+                    runpy.run_path(request.script, run_name="__main__")
+        except SystemExit as left:
+            if left.code is not None and not isinstance(left.code, int):
+                sys.stderr.write(f"{left.code}\n")
+            self.leave(left, left.code if isinstance(left.code, int) else int(left.code is not None))
+        except BaseException as error:  # noqa: BLE001  the end of the process
+            self.fail(error)
+        self.end("finished", 0)
+
+    def out_of_time(self) -> None:
+        """The seconds that it was given are over."""
+        self.end("seconds", 0)
+
+    def leave(self, left: SystemExit, status: int) -> None:
+        """The script leaves by itself."""
+        self.end("exit", status)
+
+    def fail(self, error: BaseException) -> None:
+        """An exception reached the top."""
+        raise NotImplementedError
+
+    def end(self, how: Ending, status: int, text: str = "", lines: int = -1) -> None:
+        """Leave what was seen and the record, and end the process. Of a forked child: end it, no more."""
+        if os.getpid() != self._process:
+            self._exit(status)
+        with self._lock:
+            self.record.end = self.last_words(End(how, status, masked(text), lines))
+            self.record.host_s = time.monotonic() - self._began
+            self.record.host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            write_record(Path(self._request.record), self.record)
+            with contextlib.suppress(OSError):  # no one is left who could look for it
+                self._request.ending_of(self._request.rank).touch()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self._exit(status)
+
+    def last_words(self, end: End) -> End:
+        """What is to be done before the process ends; how it did."""
+        return end
+
+
+class Rank(ScriptRank):
+    """One rank that is rehearsed."""
+
+    def __init__(self, request: RankRequest) -> None:
+        super().__init__(request)
+        self._began_in = str(Path.cwd()), dict(os.environ)
 
     def run(self) -> None:
         """Rehearse, and end the process with the script's status."""
@@ -99,8 +160,7 @@ class Rank:
         self.record.torch = str(torch.__version__)
         guard.install(min(request.per_node, request.world))
         kernels.install()
-        folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
-        self._lines = Lines(self.record, folder)
+        self._lines = Lines(self.record, self._folder)
         self._recorder = ScriptRecorder(self.record, self._lines, Allocator(request.gpu.memory_bytes))
         self._recorder.pool.may_refuse = lambda: "memory" not in request.granted
         self._recorder.capability = request.gpu.capability
@@ -119,66 +179,43 @@ class Rank:
         )
         patches.install()
         self._lines.install()
-        self._exit = os._exit
         replace(os, _exit=lambda status: self.end("exit", status, "", self._lines.stack()))
         if (os.cpu_count() or 1) < request.per_node:  # shared among more devices, one has none
             set_threads = torch.set_num_threads
             replace(torch, set_num_threads=lambda count: set_threads(max(1, count)))
-        limit = threading.Timer(request.most_seconds, lambda: self.end("seconds", 0, "", self._lines.of_main_thread()))
-        limit.daemon = True
-        limit.start()
-        sys.argv = [request.script, *request.arguments]
-        sys.path.insert(0, folder)
+        self._patches = patches
         patches.active = True
-        try:
-            with mode():
-                if request.is_module:
-                    runpy.run_module(request.script, run_name="__main__", alter_sys=True)
-                else:
-                    runpy.run_path(request.script, run_name="__main__")
-        except SystemExit as left:
-            status = left.code if isinstance(left.code, int) else int(left.code is not None)
-            if left.code is not None and not isinstance(left.code, int):
-                sys.stderr.write(f"{left.code}\n")
-            cause: BaseException | None = left
-            while isinstance(cause, SystemExit):
-                cause = cause.__cause__ or cause.__context__
-            text = story_of(cause) if status and isinstance(cause, Exception) else ""
-            trace = cause.__traceback__ if text and cause is not None else left.__traceback__
-            self._give(cause)
-            self.end("exit", status, text, self._lines.of_traceback(trace))
-        except BaseException as error:  # noqa: BLE001  the end of the process
-            patches.active = False
-            traceback.print_exc()
-            self.fail(error, error.__traceback__)
-        self.end("finished", 0)
+        self.run_script(mode())
 
-    def fail(self, error: BaseException, trace: TracebackType | None) -> None:
+    def out_of_time(self) -> None:
+        """The seconds that it was given are over."""
+        self.end("seconds", 0, "", self._lines.of_main_thread())
+
+    def leave(self, left: SystemExit, status: int) -> None:
+        """The script leaves by itself, of an error perhaps."""
+        cause: BaseException | None = left
+        while isinstance(cause, SystemExit):
+            cause = cause.__cause__ or cause.__context__
+        text = story_of(cause) if status and isinstance(cause, Exception) else ""
+        trace = cause.__traceback__ if text and cause is not None else left.__traceback__
+        self._give(cause)
+        self.end("exit", status, text, self._lines.of_traceback(trace))
+
+    def fail(self, error: BaseException) -> None:
         """An exception reached the top."""
+        self._patches.active = False
+        traceback.print_exc()
         self._give(error)
         cause, text = _cause_of(error), story_of(error)
         how: Ending = "invented" if isinstance(cause, NotImplementedError) and "depends on data" in text else "error"
-        self.end(how, 1, text, self._lines.of_traceback(trace))
+        self.end(how, 1, text, self._lines.of_traceback(error.__traceback__))
 
-    def end(self, how: Ending, status: int, text: str = "", lines: int = -1) -> None:
-        """Write the record and end the process. Of a forked child: end it, no more."""
-        if os.getpid() != self._process:
-            self._exit(status)
-        from trimaran.rehearsal.groups import ending_of
-
-        with self._lock:
-            if status and self._recorder.has_refused:
-                self._run_again("memory")
-            self._recorder.finish()
-            self.record.end = End(how, status, masked(text), lines)
-            self.record.host_s = time.monotonic() - self._began
-            self.record.host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            write_record(Path(self._request.record), self.record)
-            with contextlib.suppress(OSError):  # no one is left who could look for it
-                ending_of(Path(self._request.meeting), self._request.rank).touch()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            self._exit(status)
+    def last_words(self, end: End) -> End:
+        """The record is whole; a rank that failed of its memory is run again."""
+        if end.status and self._recorder.has_refused:
+            self._run_again("memory")
+        self._recorder.finish()
+        return end
 
     def _give(self, error: BaseException | None) -> None:
         """Run again with what an error is the lack of, where that can be given."""

@@ -24,7 +24,7 @@ from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.rehearse.runs import Question, Rehearsed
 from trimaran.pricing.analytical.step_time import host_update_seconds
 from trimaran.program.types import Program
-from trimaran.rehearsal.agreement import AgreementReport, agree, side_text
+from trimaran.rehearsal.agreement import AgreementReport, agree
 from trimaran.rehearsal.kinds import describe_place
 from trimaran.rehearsal.launch import EndedRank
 from trimaran.rehearsal.memory import RehearsedMemory, Story, first_short, read_memory
@@ -276,7 +276,7 @@ def _disagreements(agreement: AgreementReport, *, has_failed: bool) -> Iterator[
             verdict="hang" if one.kind == "deadlock" else "disagree",
             text=one.text,
             sides=[
-                Side(rank=side.ranks[0], text=side_text(side), lines=[frame_text(frame) for frame in side.lines])
+                Side(rank=side.ranks[0], text=side.text, lines=[frame_text(frame) for frame in side.lines])
                 for side in one.sides
             ],
             help=(one.remedy,) if one.remedy else (),

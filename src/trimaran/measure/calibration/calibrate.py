@@ -39,8 +39,7 @@ from trimaran.pricing.tables import CostTable
 from trimaran.pricing.transfers import SEND
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Strategy
-from trimaran.program.text import format_program, parse_program
-from trimaran.program.types import Kind
+from trimaran.program.types import Kind, Program
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -161,7 +160,7 @@ def measure_noise(*, ranks: int, repeats: int, steps: int = STEPS, date: str, pr
     )
 
 
-def run_on_rank(world: World, programs: Sequence[tuple[Strategy, str, str]], steps: int) -> list[float]:
+def run_on_rank(world: World, programs: Sequence[tuple[Strategy, Program, Program]], steps: int) -> list[float]:
     """Run the programs on one rank, one after the other.
 
     Args:
@@ -212,26 +211,24 @@ def make_job(ranks: int) -> Job:
     )
 
 
-def _programs(ranks: int) -> list[tuple[Strategy, str, str]]:
-    """One device and plain data parallelism, as text: the ranks need no graph."""
+def _programs(ranks: int) -> list[tuple[Strategy, Program, Program]]:
+    """One device and plain data parallelism."""
     from trimaran.graph.capture.capture import capture
 
     graph, batch = capture(make_job(ranks)).graph, batch_for(ranks)
     return [
-        (
-            strategy,
-            format_program(lower(graph, strategy, batch=batch)),
-            format_program(lower_evaluation(graph, strategy, batch=batch)),
-        )
+        (strategy, lower(graph, strategy, batch=batch), lower_evaluation(graph, strategy, batch=batch))
         for strategy in dict.fromkeys((Strategy(), Strategy(dp=ranks)))
     ]
 
 
-def _median_step(world: World, job: Job, strategy: Strategy, program: str, evaluation: str, steps: int) -> float:
+def _median_step(
+    world: World, job: Job, strategy: Strategy, program: Program, evaluation: Program, steps: int
+) -> float:
     from trimaran.measure.rounds import full_shares
     from trimaran.runtime.executor import Executor
 
-    executor = Executor(job, strategy, parse_program(program), parse_program(evaluation), world, record=False)
+    executor = Executor(job, strategy, program, evaluation, world, record=False)
     seconds = [_seconds(executor, share) for share in islice(full_shares(executor.feed()), WARM_UP_STEPS + steps)]
     executor.close()
     return median(seconds[WARM_UP_STEPS:])

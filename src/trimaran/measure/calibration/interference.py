@@ -26,7 +26,6 @@ after some compute; 32 posted at once next to products take 2.5 to 4 times as lo
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -55,23 +54,6 @@ Ended = Callable[[Sequence[dist.Work]], Callable[[], bool]]
 """Says of transfers that were posted whether they have ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """Of one size: means over rounds and ranks.
-
-    Attributes:
-        piece_s: of a piece of compute alone [s]
-        transfer_s: of a transfer alone [s]
-        piece_together_s: of a piece while transfers are under way [s]
-        transfer_together_s: of a transfer while all ranks compute [s]
-    """
-
-    piece_s: float
-    transfer_s: float
-    piece_together_s: float
-    transfer_together_s: float
-
-
 def measure_interference(world: World, kind: str) -> Interference:
     """Slowdown of compute by a transfer, and of a transfer by compute.
 
@@ -84,24 +66,16 @@ def measure_interference(world: World, kind: str) -> Interference:
     """
     if kind == SEND and _through_memory(world):
         return Interference(source="messages go through memory: no thread but the ranks' takes part")
-    small, large = (_measure(world, kind, nbytes, BOX_S / 2) for nbytes in (LEAST_BYTES, NBYTES))
-    flow_s = large.transfer_s - small.transfer_s
-    flow_together_s = large.transfer_together_s - small.transfer_together_s
-    return _interference(
-        world,
-        large,
-        latency=max(1.0, small.transfer_together_s / small.transfer_s),
-        communication=max(1.0, flow_together_s / flow_s) if flow_s > 0.0 else 1.0,
-        of=f"{'messages' if kind == SEND else 'all-reduces'} of 16 B and 1 MiB",
+    (_, small_s, _, small_together_s), (piece_s, large_s, piece_together_s, large_together_s) = (
+        _measure(world, kind, nbytes, BOX_S / 2) for nbytes in (LEAST_BYTES, NBYTES)
     )
-
-
-def _interference(world: World, times: _Times, *, latency: float, communication: float, of: str) -> Interference:
+    flow_s = large_s - small_s
     return Interference(
-        compute=max(1.0, times.piece_together_s / times.piece_s),
-        communication=communication,
-        latency=latency,
-        source=f"measured: matrix products during {of}, {world.size} ranks",
+        compute=max(1.0, piece_together_s / piece_s),
+        communication=max(1.0, (large_together_s - small_together_s) / flow_s) if flow_s > 0.0 else 1.0,
+        latency=max(1.0, small_together_s / small_s),
+        source=f"measured: matrix products during {'messages' if kind == SEND else 'all-reduces'} of 16 B and 1 MiB, "
+        f"{world.size} ranks",
     )
 
 
@@ -113,7 +87,8 @@ def _through_memory(world: World) -> bool:
     return largest(world, float(bool(boxes))) > 0.0
 
 
-def _measure(world: World, kind: str, nbytes: int, box_s: float) -> _Times:
+def _measure(world: World, kind: str, nbytes: int, box_s: float) -> list[float]:
+    """Seconds of a piece and of a transfer, each alone, and of both side by side: means over rounds and ranks."""
     piece = _piece(world)
     post = _post(world, kind, nbytes)
 
@@ -130,7 +105,7 @@ def _measure(world: World, kind: str, nbytes: int, box_s: float) -> _Times:
     means = [summarize([column], how="", waits=True).seconds for column in zip(*times, strict=True)]
     shared = torch.tensor(means, dtype=torch.float64, device=world.device)
     dist.all_reduce(shared)
-    return _Times(*(float(value) / world.size for value in shared))
+    return [float(value) / world.size for value in shared]
 
 
 def _round(

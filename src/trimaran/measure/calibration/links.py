@@ -191,16 +191,6 @@ _COLD_BYTES = 32 * 1024 * 1024
 _MOST_PLACES = 20
 
 
-def make_memory(world: World, largest: int) -> torch.Tensor:
-    """Memory for transfers up to a size, more than most caches hold.
-
-    Args:
-        world: this rank
-        largest: of the sizes [bytes]
-    """
-    return torch.zeros(max(largest, _COLD_BYTES) // 4, dtype=torch.float32, device=world.device)
-
-
 def make_transfer(
     world: World,
     key: CurveKey,
@@ -217,7 +207,7 @@ def make_transfer(
         nbytes: size of it [bytes]
         group: of the ranks that take part
         boxes: this rank's end of the letterbox between ranks 0 and 1, where there is one
-        memory: from `make_memory`
+        memory: for transfers up to the largest size, more than most caches hold
     """
     if key.kind == SEND and boxes:
         return partial(_pass, boxes[0])
@@ -256,21 +246,12 @@ def _share(kind: str, whole: torch.Tensor, world: World, group: dist.ProcessGrou
         _finish(reduce_scatter(torch.empty_like(own), padded, group=group, async_op=True))
 
 
-def post_reduces(buffers: Iterator[torch.Tensor], group: dist.ProcessGroup) -> list[dist.Work]:
-    """Start several reductions at once, each to the next rank.
-
-    Args:
-        buffers: what is reduced
-        group: of the ranks that take part
-    """
+def _queue_reduces(buffers: Iterator[torch.Tensor], group: dist.ProcessGroup) -> None:
+    """Start several reductions at once, each to the next rank, and wait for all."""
     roots = cycle(range(dist.get_world_size(group)))
     works = [dist.reduce(next(buffers), next(roots), group=group, async_op=True) for _ in range(QUEUE)]
-    return [work for work in works if work is not None]
-
-
-def _queue_reduces(buffers: Iterator[torch.Tensor], group: dist.ProcessGroup) -> None:
-    for work in post_reduces(buffers, group):
-        work.wait()
+    for work in works:
+        _finish(work)
 
 
 def _hand_out(world: World, buffers: Iterator[torch.Tensor], group: dist.ProcessGroup) -> None:
@@ -455,7 +436,7 @@ class _Bench:
     def __init__(self, world: World, keys: Sequence[CurveKey], sizes: Sequence[int]) -> None:
         self._world = world
         self._groups = {ranks: dist.new_group(list(range(ranks))) for ranks in sorted({key.ranks for key in keys})}
-        self._memory = make_memory(world, max(sizes))
+        self._memory = torch.zeros(max(*sizes, _COLD_BYTES) // 4, dtype=torch.float32, device=world.device)
         calm_event_loops()
         self._boxes = letterboxes(world, sizes)
 

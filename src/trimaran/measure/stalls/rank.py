@@ -249,7 +249,6 @@ class RankRun:
         reads_files: its samples come from files that could be seen
         forgotten: these files, as the host was last asked to forget them
         samples: of the data set
-        wanted: steps of each way that were wanted
         exchange: what adding up takes while nothing else runs, by bytes; none where gradients are not added up over all
             ranks
         halves: the same of numbers of 16 bits
@@ -262,7 +261,6 @@ class RankRun:
     reads_files: bool
     forgotten: Forgotten
     samples: int
-    wanted: int
     exchange: Curve
     sampled: Sampled | None
     halves: Curve = ()
@@ -339,7 +337,6 @@ def run_ways(
         reads_files=reads_files,
         forgotten=forgotten,
         samples=total,
-        wanted=wanted,
         exchange=exchange,
         halves=halves,
         sampled=sampled,

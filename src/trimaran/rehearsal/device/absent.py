@@ -9,13 +9,16 @@ be absent on the cluster as well.
 import importlib
 import importlib.abc
 import importlib.machinery
-import importlib.metadata
 import sys
+import tempfile
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -41,105 +44,73 @@ def install(recorder: ScriptRecorder, *, attention: bool) -> None:
         recorder: notes launches
         attention: whether FlashAttention is among them
     """
+    KernelFunction.recorder = recorder
     sys.modules.pop("triton", None)
-    sys.meta_path.insert(0, _Triton("triton", recorder))
+    sys.meta_path.insert(0, AbsentPackage("triton", _of_triton, lambda name: _Anything(name=name), _wants_triton))
     if attention and "flash_attn" not in sys.modules and find_spec("flash_attn") is None:
-        sys.meta_path.append(_FlashAttention("flash_attn", recorder))
+        sys.meta_path.append(AbsentPackage("flash_attn", _of_flash_attention, _refuse))
+        # transformers asks for what pip would have installed it as, and not for the module.
+        folder = Path(tempfile.mkdtemp()) / f"flash_attn-{FLASH_VERSION}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {FLASH_VERSION}\n")
+        (folder / "top_level.txt").write_text("flash_attn\n")
+        sys.path.append(str(folder.parent))
     # torch itself goes on as without it: it would compile for a GPU.
     from torch.utils import _triton
 
     replace(_triton, has_triton_package=lambda: False, has_triton=lambda: False)
 
 
-class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class AbsentPackage(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the modules of one package.
 
     Args:
         name: of the package
-        recorder: notes launches
+        parts: what is in a module, by its name
+        missing: what a name is that a module has not, by its whole name; may raise
+        is_wanted: whether the package is there for who imports it now; may raise
     """
 
-    def __init__(self, name: str, recorder: ScriptRecorder) -> None:
-        self.name = name
-        self.recorder = recorder
+    def __init__(
+        self,
+        name: str,
+        parts: Callable[[str], Mapping[str, Any]],
+        missing: Callable[[str], Any],
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.name, self._parts, self._missing, self._is_wanted = name, parts, missing, is_wanted
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """A module of the package."""
-        if name != self.name and not name.startswith(f"{self.name}."):
-            return None
-        if name == self.name and not self.wanted():
+        if name.partition(".")[0] != self.name or (name == self.name and not self._is_wanted()):
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
-    def wanted(self) -> bool:
-        """Whether the package is there for who imports it now."""
-        return True
-
     def create_module(self, spec: Any) -> types.ModuleType:
-        """An empty one that has what it is asked for."""
-        return _AbsentModule(spec.name)
+        """An empty one."""
+        return types.ModuleType(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Fill it."""
-        for name, part in self.parts(module.__name__).items():
-            setattr(module, name, part)
+        """Fill it; a name that it has not is asked for when it is read."""
+        vars(module).update(self._parts(module.__name__), __getattr__=partial(self._missing_in, module.__name__))
 
-    def parts(self, module: str) -> dict[str, Any]:
-        """What is in a module beyond stand-ins."""
-        return {}
-
-
-class _AbsentModule(types.ModuleType):
-    """A module in which every name is."""
-
-    def __getattr__(self, name: str) -> Any:
+    def _missing_in(self, module: str, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return _Thing(f"{self.__name__}.{name}")
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return self._missing(f"{module}.{name}")
 
 
-class _Thing:
-    """Something that is named, called, indexed and calculated with, and stays nothing.
-
-    Args:
-        name: that it has
-    """
-
-    def __init__(self, name: str) -> None:
-        self.__name__ = self.__qualname__ = name
+class _Anything(MagicMock):
+    """Something that is named, called, indexed and calculated with, and stays nothing."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As a decorator it keeps what it decorates."""
         if len(args) == 1 and not kwargs and isinstance(args[0], (type, types.FunctionType, KernelFunction)):
             return args[0]
-        return _Thing(f"{self.__name__}()")
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Thing(f"{self.__name__}.{name}")
-
-    def __getitem__(self, key: Any) -> "_Thing":
-        return self
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
+        return super().__call__(*args, **kwargs)
 
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
         return ()
-
-    def __repr__(self) -> str:
-        return f"<{self.__name__}, which is not installed here>"
-
-    def __enter__(self) -> "_Thing":
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def __or__(self, other: Any) -> "_Thing":
-        return self
-
-    __ror__ = __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __or__
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -159,10 +130,7 @@ class KernelFunction:
     def __init__(self, function: Any, *_: Any, **__: Any) -> None:
         self.fn = getattr(function, "fn", function)
         self.__name__ = self.__qualname__ = getattr(function, "__name__", "kernel")
-        self.__module__ = getattr(function, "__module__", "")
-        self.__doc__ = getattr(function, "__doc__", None)
-        self.configs: list[Any] = []
-        self.cache: dict[Any, Any] = {}
+        self.__module__, self.__doc__ = getattr(function, "__module__", ""), getattr(function, "__doc__", None)
         code = self.fn.__code__ if isinstance(self.fn, types.FunctionType) else None
         self.arg_names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
 
@@ -179,156 +147,87 @@ class KernelFunction:
             forms = tuple(form_of(tensor) for tensor in tensors)
             self.recorder.run(Kernel(f"triton.{self.__name__}", forms, (), {}, 0))
             self.recorder.note("Triton's kernels: launches are noted, not what they compute")
-        return _Thing(f"{self.__name__}()")
+        return _Anything(name=f"{self.__name__}()")
 
-    warmup = run
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Called from another kernel, which never runs."""
-        return _Thing(f"{self.__name__}()")
+    warmup = __call__ = run
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Thing(f"{self.__name__}.{name}")
+        return _Anything(name=f"{self.__name__}.{name}")
 
 
-class Autotuner(KernelFunction):
-    """A kernel under `triton.autotune`."""
-
-
-class Heuristics(KernelFunction):
-    """A kernel under `triton.heuristics`."""
-
-
-class _Config:
+def _config(kwargs: Any = None, num_warps: int = 4, num_stages: int = 3, **others: Any) -> SimpleNamespace:
     """`triton.Config`."""
-
-    def __init__(self, kwargs: Any = None, num_warps: int = 4, num_stages: int = 3, **others: Any) -> None:
-        self.kwargs = dict(kwargs or {})
-        self.num_warps, self.num_stages = num_warps, num_stages
-        self.__dict__.update(others)
-
-    def all_kwargs(self) -> dict[str, Any]:
-        """Those of the kernel and of its launch."""
-        return self.kwargs | {"num_warps": self.num_warps, "num_stages": self.num_stages}
+    return SimpleNamespace(kwargs=dict(kwargs or {}), num_warps=num_warps, num_stages=num_stages, **others)
 
 
-class _Triton(_Absent):
-    """The compiler of kernels."""
+def _decorator(*args: Any, **kwargs: Any) -> Any:
+    """A decorator of kernels that is used with and without arguments."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], (types.FunctionType, KernelFunction)):
+        return KernelFunction(args[0])
+    return KernelFunction
 
-    def wanted(self) -> bool:
-        """For all but torch, which then would compile; it looks before another package is told.
 
-        Raises:
-            ModuleNotFoundError: it is torch, which is not to find what is installed either
-        """
-        frame: Any = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith(("<frozen", _OWN)):
-            frame = frame.f_back
-        if frame is not None and frame.f_code.co_filename.startswith(f"{Path(torch.__file__).parent}/"):
-            raise ModuleNotFoundError("No module named 'triton'", name="triton")
-        importlib.import_module("torch._inductor.runtime.triton_compat")
-        return True
+def _wants_triton() -> bool:
+    """Whether it is there: for all but torch, which then would compile; it looks before another package is told.
 
-    def parts(self, module: str) -> dict[str, Any]:
-        """Its decorators and the few functions that are called from Python."""
-        KernelFunction.recorder = self.recorder
-        common = {
-            "jit": _decorator(KernelFunction),
-            "autotune": _decorator(Autotuner),
-            "heuristics": _decorator(Heuristics),
-            "Config": _Config,
-            "cdiv": lambda number, by: -(-number // by),
-            "next_power_of_2": lambda number: 1 << max(0, int(number) - 1).bit_length(),
-            "JITFunction": KernelFunction,
-            "Autotuner": Autotuner,
-            "Heuristics": Heuristics,
-            "KernelInterface": KernelFunction,
-        }
-        if module == "triton":
-            return common | {"__version__": TRITON_VERSION}
-        if module == "triton.runtime" or module.startswith("triton.runtime."):
-            return common
-        if module == "triton.language":
-            return {"constexpr": _constant}
+    Raises:
+        ModuleNotFoundError: it is torch, which is not to find what is installed either
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(("<frozen", _OWN)):
+        frame = frame.f_back
+    if frame is not None and frame.f_code.co_filename.startswith(f"{Path(torch.__file__).parent}/"):
+        raise ModuleNotFoundError("No module named 'triton'", name="triton")
+    importlib.import_module("torch._inductor.runtime.triton_compat")
+    return True
+
+
+def _of_triton(module: str) -> Mapping[str, Any]:
+    """Its decorators and the few functions that are called from Python."""
+    if module == "triton.language":
+        return {"constexpr": lambda value=None: value}
+    if module != "triton" and not f"{module}.".startswith("triton.runtime."):
         return {}
-
-
-def _constant(value: Any = None) -> Any:
-    """`tl.constexpr`, called or as an annotation."""
-    return value
-
-
-def _decorator(kind: type[KernelFunction]) -> Callable[..., Any]:
-    """A decorator that is used with and without arguments."""
-
-    def decorate(*args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs and (isinstance(args[0], (types.FunctionType, KernelFunction))):
-            return kind(args[0])
-        return lambda function: kind(function)
-
-    return decorate
+    return {
+        "__version__": TRITON_VERSION,
+        **dict.fromkeys(("jit", "autotune", "heuristics"), _decorator),
+        **dict.fromkeys(("JITFunction", "Autotuner", "Heuristics", "KernelInterface"), KernelFunction),
+        "Config": _config,
+        "cdiv": lambda number, by: -(-number // by),
+        "next_power_of_2": lambda number: 1 << max(0, int(number) - 1).bit_length(),
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # FlashAttention
 
 
-class _FlashAttention(_Absent):
-    """Attention by the kernel that torch has as well."""
+def _of_flash_attention(module: str) -> Mapping[str, Any]:
+    """Attention by the kernel that torch has as well.
 
-    def find_distributions(self, context: Any) -> Iterator[importlib.metadata.Distribution]:
-        """What pip would have installed it as: transformers asks for that and not for the module."""
-        if context.name is None or context.name.replace("-", "_") == self.name:
-            yield _FlashDistribution()
-
-    def create_module(self, spec: Any) -> types.ModuleType:
-        """One that refuses what it has not.
-
-        Raises:
-            ImportError: it has layers other than attention
-        """
-        if spec.name not in (self.name, f"{self.name}.flash_attn_interface", f"{self.name}.bert_padding"):
-            raise _refusal(spec.name)
-        return _Attention(spec.name)
-
-    def parts(self, module: str) -> dict[str, Any]:
-        """Its functions."""
-        if module.endswith(".bert_padding"):
-            return {"index_first_axis": lambda rows, at: rows[at], "pad_input": _padded, "unpad_input": _unpadded}
-        return {
-            "__version__": FLASH_VERSION,
-            "flash_attn_func": _attend,
-            "flash_attn_qkvpacked_func": lambda packed, *args, **kwargs: _attend(*packed.unbind(2), *args, **kwargs),
-            "flash_attn_kvpacked_func": lambda query, packed, *args, **kwargs: _attend(
-                query, *packed.unbind(2), *args, **kwargs
-            ),
-            "flash_attn_varlen_func": _attend_ragged,
-            "flash_attn_with_kvcache": _generates,
-        }
+    Raises:
+        ImportError: it has layers other than attention
+    """
+    if module == "flash_attn.bert_padding":
+        return {"index_first_axis": lambda rows, at: rows[at], "pad_input": _padded, "unpad_input": _unpadded}
+    if module not in ("flash_attn", "flash_attn.flash_attn_interface"):
+        raise _refusal(module)
+    return {
+        "__version__": FLASH_VERSION,
+        "flash_attn_func": _attend,
+        "flash_attn_qkvpacked_func": lambda packed, *args, **kwargs: _attend(*packed.unbind(2), *args, **kwargs),
+        "flash_attn_kvpacked_func": lambda query, packed, *args, **kwargs: _attend(
+            query, *packed.unbind(2), *args, **kwargs
+        ),
+        "flash_attn_varlen_func": _attend_ragged,
+        "flash_attn_with_kvcache": _generates,
+    }
 
 
-class _FlashDistribution(importlib.metadata.Distribution):
-    """FlashAttention as an installed distribution."""
-
-    def read_text(self, filename: str) -> str | None:
-        """One of its files."""
-        metadata = f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {FLASH_VERSION}\n"
-        return {"METADATA": metadata, "top_level.txt": "flash_attn\n"}.get(filename)
-
-    def locate_file(self, path: Any) -> Path:
-        """Where a file of it would be."""
-        return Path(path)
-
-
-class _Attention(types.ModuleType):
-    """A module of FlashAttention."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        raise _refusal(f"{self.__name__}.{name}")
+def _refuse(name: str) -> Any:
+    raise _refusal(name)
 
 
 def _refusal(name: str) -> ImportError:

@@ -240,34 +240,6 @@ _BATCHES = 2**20
 """More batches of collectives than a rehearsal has."""
 
 
-class _Capture:
-    """`torch.cuda.graph`."""
-
-    def __init__(self, cuda_graph: SimulatedGraph, *_: Any, **__: Any) -> None:
-        self.graph = cuda_graph
-
-    def __enter__(self) -> None:
-        self.graph.capture_begin()
-
-    def __exit__(self, *_: object) -> None:
-        self.graph.capture_end()
-
-
-class _InStream:
-    """`torch.cuda.stream`."""
-
-    def __init__(self, stream: Stream | None) -> None:
-        self.stream = stream
-
-    def __enter__(self) -> Stream | None:
-        stack = _recorder.stream_stack
-        stack.append(self.stream or stack[-1])
-        return self.stream
-
-    def __exit__(self, *_: object) -> None:
-        _recorder.stream_stack.pop()
-
-
 class _OnDevice:
     """`torch.cuda.device`."""
 
@@ -281,13 +253,6 @@ class _OnDevice:
 
     def __exit__(self, *_: object) -> None:
         _device.set(self.before)
-
-
-class _OnDeviceOf(_OnDevice):
-    """`torch.cuda.device_of`."""
-
-    def __init__(self, obj: Any) -> None:
-        super().__init__(obj.device if obj.is_cuda else -1)
 
 
 class _Runtime:
@@ -373,24 +338,12 @@ def install(recorder: ScriptRecorder, request: RankRequest) -> CurrentDevice:
         for index, state in enumerate(given):
             set_rng_state(state, index)
 
-    def statistics(_: Any = None) -> dict[str, int]:
-        return defaultdict(int, pool.stats())
-
-    def reset_peaks(_: Any = None) -> None:
-        pool.reset_peaks()
-
-    def reset_sums(_: Any = None) -> None:
-        pool.reset_sums()
-
     share = 1.0
 
     def limit(fraction: float, _: Any = None) -> None:
         nonlocal share
         pool.limit_share(fraction)
         share = fraction
-
-    def free_and_total(_: Any = None) -> tuple[int, int]:
-        return max(0, gpu.memory_bytes - pool.reserved), gpu.memory_bytes
 
     def nothing(*_: Any, **__: Any) -> None:
         return None
@@ -409,12 +362,6 @@ def install(recorder: ScriptRecorder, request: RankRequest) -> CurrentDevice:
     def set_stream(stream: Stream) -> None:
         recorder.stream_stack[-1] = stream
 
-    def current_stream(_: Any = None) -> Stream:
-        return recorder.stream_stack[-1]  # type: ignore[no-any-return]
-
-    def synchronize(_: Any = None) -> None:
-        recorder.synchronize()
-
     memory: dict[str, Any] = {
         "memory_allocated": lambda _=None: pool.allocated,
         "max_memory_allocated": lambda _=None: pool.peak_allocated,
@@ -422,18 +369,19 @@ def install(recorder: ScriptRecorder, request: RankRequest) -> CurrentDevice:
         "max_memory_reserved": lambda _=None: pool.peak_reserved,
         "memory_cached": lambda _=None: pool.reserved,
         "max_memory_cached": lambda _=None: pool.peak_reserved,
-        "memory_stats": statistics,
+        "memory_stats": lambda _=None: defaultdict(int, pool.stats()),
         "memory_stats_as_nested_dict": lambda _=None: {},
-        "reset_peak_memory_stats": reset_peaks,
-        "reset_max_memory_allocated": reset_peaks,
-        "reset_max_memory_cached": reset_peaks,
-        "reset_accumulated_memory_stats": reset_sums,
+        **dict.fromkeys(
+            ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"),
+            lambda _=None: pool.reset_peaks(),
+        ),
+        "reset_accumulated_memory_stats": lambda _=None: pool.reset_sums(),
         "memory_summary": lambda *_, **__: (
             f"allocated {pool.allocated / 2**30:.2f} GiB, at most {pool.peak_allocated / 2**30:.2f} GiB; "
             f"reserved {pool.reserved / 2**30:.2f} GiB"
         ),
         "memory_snapshot": lambda *_, **__: [],
-        "mem_get_info": free_and_total,
+        "mem_get_info": lambda _=None: (max(0, gpu.memory_bytes - pool.reserved), gpu.memory_bytes),
         "empty_cache": recorder.empty_cache,
         "set_per_process_memory_fraction": limit,
     }
@@ -450,7 +398,7 @@ def install(recorder: ScriptRecorder, request: RankRequest) -> CurrentDevice:
         "get_device_name": lambda _=None: _device.use(gpu.name),
         "get_device_capability": lambda _=None: _device.use(gpu.capability),
         "get_device_properties": lambda _=None: _device.use(properties),
-        "synchronize": synchronize,
+        "synchronize": lambda _=None: recorder.synchronize(),
         "ipc_collect": nothing,
         "is_bf16_supported": lambda *_, **__: gpu.capability >= (8, 0),
         "is_tf32_supported": lambda: gpu.capability >= (8, 0),
@@ -459,16 +407,16 @@ def install(recorder: ScriptRecorder, request: RankRequest) -> CurrentDevice:
         "ExternalStream": _ForeignStream,
         "get_stream_from_external": _ForeignStream,
         "CUDAGraph": SimulatedGraph,
-        "graph": _Capture,
+        "graph": lambda graph, *_, **__: graph,
         "graph_pool_handle": lambda: (0, 0),
         "make_graphed_callables": lambda callables, *_, **__: callables,
-        "current_stream": current_stream,
+        "current_stream": lambda _=None: recorder.stream_stack[-1],
         "default_stream": lambda _=None: recorder.default_stream,
-        "stream": _InStream,
-        "StreamContext": _InStream,
+        "stream": lambda stream: stream or contextlib.nullcontext(),
+        "StreamContext": lambda stream: stream or contextlib.nullcontext(),
         "set_stream": set_stream,
         "device": _OnDevice,
-        "device_of": _OnDeviceOf,
+        "device_of": lambda tensor: _OnDevice(tensor.device if tensor.is_cuda else -1),
         "manual_seed": nothing,
         "manual_seed_all": nothing,
         "seed": nothing,
@@ -530,10 +478,10 @@ def install(recorder: ScriptRecorder, request: RankRequest) -> CurrentDevice:
         "current_device_idx": lambda: _device.index_of(),
         "set_device_index": _device.set,
         "set_device_idx": _device.set,
-        "synchronize": synchronize,
-        "current_stream": current_stream,
+        "synchronize": answers["synchronize"],
+        "current_stream": answers["current_stream"],
         "set_stream": set_stream,
-        "get_memory_info": free_and_total,
+        "get_memory_info": memory["mem_get_info"],
         "Graph": SimulatedGraph,
         "device_index": _OnDevice,
         "empty_host_cache": nothing,
@@ -550,9 +498,9 @@ def install(recorder: ScriptRecorder, request: RankRequest) -> CurrentDevice:
         "_cuda_maybeExchangeDevice": _exchanged,
         "_cuda_setStream": nothing,
         "_cuda_getCurrentRawStream": lambda _: recorder.stream,
-        "_cuda_synchronize": synchronize,
+        "_cuda_synchronize": lambda: recorder.synchronize(),
         "_cuda_emptyCache": recorder.empty_cache,
-        "_cuda_resetPeakMemoryStats": reset_peaks,
+        "_cuda_resetPeakMemoryStats": lambda _: pool.reset_peaks(),
         "_cuda_memoryStats": lambda _: {},
         "_cuda_isInBadFork": lambda: False,
         "_cuda_clearCublasWorkspaces": recorder.clear_workspaces,

@@ -15,10 +15,7 @@ So that ranks and one process differ by rounding alone where they train the same
 
 import contextlib
 import functools
-import importlib.abc
-import importlib.machinery
 import sys
-import types
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +29,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from trimaran.rehearsal.device import absent
 from trimaran.rehearsal.device.replaced import replace
 
 _CPU = torch.device("cpu")
@@ -113,7 +111,8 @@ def install(told: Told, store: Callable[[], Any], rank: int, world: int, devices
     _install_groups(told, store, rank, world)
     _install_devices(devices)
     _install_layers(told)
-    sys.meta_path.append(_AttentionFinder())
+    parts = {"flash_attn_func": _attend}
+    sys.meta_path.append(absent.AbsentPackage("flash_attn", lambda _: parts, _only_imported, _asked_by_script))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -354,40 +353,21 @@ def _install_layers(told: Told) -> None:
 # FlashAttention
 
 
-class _AttentionFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds modules of FlashAttention for scripts; libraries ask whether it is there, and do without."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """A module of the package."""
-        if name.partition(".")[0] != "flash_attn":
-            return None
-        frame: Any = sys._getframe(1)
-        while "importlib" in frame.f_code.co_filename:
-            frame = frame.f_back
-        asks = frame.f_code.co_filename
-        return None if "site-packages" in asks else importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: Any) -> types.ModuleType:
-        """One in which every name is."""
-        return _AttentionModule(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """It is ready."""
+def _asked_by_script() -> bool:
+    """Whether a script imports it; libraries ask whether it is there, and do without."""
+    frame: Any = sys._getframe(1)
+    while "importlib" in frame.f_code.co_filename or frame.f_code.co_filename == absent.__file__:
+        frame = frame.f_back
+    return "site-packages" not in frame.f_code.co_filename
 
 
-class _AttentionModule(types.ModuleType):
-    """A module of FlashAttention: attention, and names that raise where they are called."""
+def _only_imported(name: str) -> Callable[..., Any]:
+    """What raises where it is called."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        if name == "flash_attn_func":
-            return _attend
+    def called(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(f"{name} needs a GPU: take torch's own layer")
 
-        def only_imported(*_: Any, **__: Any) -> Any:
-            raise NotImplementedError(f"{self.__name__}.{name} needs a GPU: take torch's own layer")
-
-        return only_imported
+    return called
 
 
 def _attend(

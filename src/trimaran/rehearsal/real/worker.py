@@ -8,40 +8,25 @@ import contextlib
 import os
 import pickle
 import random
-import runpy
 import sys
-import threading
-import time
 import traceback
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from trimaran.base.files import put_in_place
-from trimaran.base.secrets import masked
-from trimaran.rehearsal.record import End, Record, write_record
+from trimaran.rehearsal.record import End
 from trimaran.rehearsal.request import RankRequest
-from trimaran.rehearsal.worker import environment, story_of
+from trimaran.rehearsal.worker import ScriptRank, environment, story_of
 
 
-class RealRank:
-    """A rank, or the one process.
-
-    Args:
-        request: what to run
-    """
-
-    def __init__(self, request: RankRequest) -> None:
-        self._request, self._began = request, time.monotonic()
-        self._meeting = Path(request.meeting)
-        self._is_alone = not request.together
-        self._lock = threading.Lock()
-        self._process, self._exit = os.getpid(), os._exit
+class RealRank(ScriptRank):
+    """A rank, or the one process."""
 
     def run(self) -> None:
         """Run the script, and end the process."""
         request = self._request
+        self._meeting, self._is_alone = Path(request.meeting), not request.together
         os.environ.update(environment(request) | {"MASTER_PORT": _free_port(self._meeting, request)})
         import numpy
         import torch
@@ -50,21 +35,22 @@ class RealRank:
         from trimaran.rehearsal.device.replaced import replace
         from trimaran.rehearsal.real import stand_in
         from trimaran.rehearsal.real.one_process import OneProcess
-        from trimaran.rehearsal.real.watch import DEVICES, MOVED, ONE_BY_ONE, ROLLED, ProcessWatch, Unmatched
+        from trimaran.rehearsal.real.watch import DEVICES, MOVED, ONE_BY_ONE, ROLLED, ProcessWatch
 
         torch.set_num_threads(1)
         for sow in (torch.manual_seed, random.seed, numpy.random.seed):  # a script that has no seed is run twice
             sow(request.rank)
-        folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
         if self._is_alone:
             ranks = [pickle.loads(path.read_bytes()) for path in _seen_files(self._meeting)]  # noqa: S301  our own
             one_by_one = (self._meeting / ONE_BY_ONE).exists()
-            self._watch: ProcessWatch = OneProcess(folder, request.most_steps, self._stop, ranks, one_by_one=one_by_one)
+            self._watch: ProcessWatch = OneProcess(
+                self._folder, request.most_steps, self._stop, ranks, one_by_one=one_by_one
+            )
         else:
             moves = self._meeting / MOVED
             moved = pickle.loads(moves.read_bytes()).get(request.rank, {}) if moves.exists() else None  # noqa: S301  our own
             rolled = request.rank if (self._meeting / ROLLED).exists() else 0
-            self._watch = ProcessWatch(folder, request.most_steps, self._stop, moved, rolled)
+            self._watch = ProcessWatch(self._folder, request.most_steps, self._stop, moved, rolled)
         told = self._watch.seen.replaced.setdefault
         devices = self._meeting / DEVICES
         store = "alone.store" if self._is_alone else "ranks.store"
@@ -77,28 +63,18 @@ class RealRank:
         )
         self._watch.install()
         replace(os, _exit=lambda status: self.end("exit", status))
-        limit = threading.Timer(request.most_seconds, lambda: self.end("seconds", 0))
-        limit.daemon = True
-        limit.start()
-        sys.argv = [request.script, *request.arguments]
-        sys.path.insert(0, folder)
-        try:
-            with stand_in.OnCpu(lambda what: told(what, None), self._watch.drawn):
-                if request.is_module:
-                    runpy.run_module(request.script, run_name="__main__", alter_sys=True)
-                else:
-                    runpy.run_path(request.script, run_name="__main__")
-        except Unmatched as unmatched:
-            self.end("invented", 0, str(unmatched))
-        except SystemExit as left:
-            status = left.code if isinstance(left.code, int) else int(left.code is not None)
-            self.end("exit", status)
-        except MemoryError as error:
+        self.run_script(stand_in.OnCpu(lambda what: told(what, None), self._watch.drawn))
+
+    def fail(self, error: BaseException) -> None:
+        """An exception reached the top, perhaps that the comparison cannot go on."""
+        from trimaran.rehearsal.real.watch import Unmatched
+
+        if isinstance(error, Unmatched):
+            self.end("invented", 0, str(error))
+        if isinstance(error, MemoryError):
             self.end("invented", 0, f"it needs more memory than is free: {story_of(error)}")
-        except BaseException as error:  # noqa: BLE001  the end of the process
-            traceback.print_exc()
-            self.end("error", 1, story_of(error))
-        self.end("finished", 0)
+        traceback.print_exc()
+        self.end("error", 1, story_of(error))
 
     def _stop(self) -> None:
         """All that is kept is there: the process ends once that is so of all ranks."""
@@ -117,41 +93,24 @@ class RealRank:
         if not path.exists():
             put_in_place(path, pickle.dumps(self._watch.seen))
 
-    def end(self, how: Any, status: int, text: str = "") -> None:
-        """Leave what was seen, and end the process. Of a forked child: end it, no more."""
-        request = self._request
-        if os.getpid() != self._process:
-            self._exit(status)
-        with self._lock:
-            from trimaran.rehearsal.real.one_process import OneProcess
-            from trimaran.rehearsal.real.watch import FOUND
+    def last_words(self, end: End) -> End:
+        """Leave what was seen."""
+        from trimaran.rehearsal.real.one_process import OneProcess
+        from trimaran.rehearsal.real.watch import FOUND
 
-            watch = self._watch
-            if watch.is_over and how in ("error", "exit"):  # another rank has left, and a framework may say so
-                how, status, text = "steps", 0, ""
-            record = Record(
-                rank=request.rank,
-                world=request.world,
-                per_node=request.per_node,
-                device="cpu",
-                memory_bytes=0,
-                script=[request.script, *request.arguments],
-                end=End(how, status, masked(text), -1),
-                host_s=time.monotonic() - self._began,
-            )
-            if isinstance(watch, OneProcess):
-                if how in ("invented", "error", "seconds"):
-                    watch.result.reason = text or "it takes too long"
-                watch.result.rounds = len(watch.seen.rounds)
-                watch.result.replaced = list(watch.seen.replaced)
-                put_in_place(self._meeting / FOUND, msgspec.json.encode(watch.result))
-            else:
-                with contextlib.suppress(OSError):
-                    self._leave_seen()
-            write_record(Path(request.record), record)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            self._exit(status)
+        watch = self._watch
+        if watch.is_over and end.how in ("error", "exit"):  # another rank has left, and a framework may say so
+            end = End("steps", 0, "", -1)
+        if isinstance(watch, OneProcess):
+            if end.how in ("invented", "error", "seconds"):
+                watch.result.reason = end.text or "it takes too long"
+            watch.result.rounds = len(watch.seen.rounds)
+            watch.result.replaced = list(watch.seen.replaced)
+            put_in_place(self._meeting / FOUND, msgspec.json.encode(watch.result))
+        else:
+            with contextlib.suppress(OSError):
+                self._leave_seen()
+        return end
 
 
 def _seen_files(meeting: Path) -> list[Path]:

@@ -50,7 +50,6 @@ def run(**fields: Any) -> RankRun:
         reads_files=False,
         forgotten=Forgotten(),
         samples=1000,
-        wanted=10,
         exchange=(),
         sampled=sampled(),
     )

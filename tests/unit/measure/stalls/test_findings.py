@@ -23,7 +23,6 @@ def run(steps: list[TimedStep], timeline: Timeline | None = None) -> RankRun:
         reads_files=False,
         forgotten=Forgotten(),
         samples=64,
-        wanted=len(steps),
         exchange=(),
         sampled=None,
     )

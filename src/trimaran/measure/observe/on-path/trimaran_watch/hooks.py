@@ -40,25 +40,50 @@ _thread = threading.get_ident
 _compiling = torch.compiler.is_compiling
 
 
-def timed(original: Function, kind: int) -> Function:
-    """A function whose time goes to a kind."""
+def timed(
+    original: Function,
+    kind: int,
+    *,
+    counted: int | None = None,
+    skips: Callable[[Any], bool] | None = None,
+    begins: Callable[..., object] | None = None,
+    ends: Callable[[Any], object] | None = None,
+) -> Function:
+    """A function whose time goes to a kind.
+
+    Args:
+        original: the function
+        kind: what its time is spent on
+        counted: which of the counts says how often
+        skips: whether a call with such arguments is none of it
+        begins: called before, with the arguments
+        ends: called after, with what `begins` gave
+    """
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if _compiling() or _thread() != LEDGER.thread:
+        ledger = LEDGER
+        if _compiling() or _thread() != ledger.thread or (skips is not None and skips(args)):
             return original(*args, **kwargs)
-        depth = LEDGER.enter(kind)
+        if counted is not None:
+            ledger.counts[counted] += 1
+        begun = None if begins is None else begins(*args, **kwargs)
+        depth = ledger.enter(kind)
         try:
             return original(*args, **kwargs)
         finally:
-            LEDGER.leave(depth)
+            ledger.leave(depth)
+            if ends is not None:
+                ends(begun)
 
     return wrapper
 
 
 def install_hooks() -> None:
     """Wrap what trains, but for the roots."""
-    torch.autograd.backward = _backward(torch.autograd.backward)
+    torch.autograd.backward = timed(
+        torch.autograd.backward, BACKWARD, counted=BACKWARDS, begins=_tell_when_computed, ends=_backward_ended
+    )
     torch.autograd.grad = timed(torch.autograd.grad, BACKWARD)
     optimizers = torch.optim.Optimizer
     setattr(optimizers, "zero_grad", timed(optimizers.zero_grad, UPDATE))  # noqa: B010  mypy refuses the plain form
@@ -70,8 +95,9 @@ def install_hooks() -> None:
     # Before a forward DDP sends buffers, for which a rank waits until the slowest has come: no part of the forward.
     setattr(DistributedDataParallel, "_sync_buffers", timed(DistributedDataParallel._sync_buffers, EXPOSED))  # noqa: B010
     iterator = loaders._BaseDataLoaderIter
-    setattr(iterator, "__next__", _next_batch(iterator.__next__))  # noqa: B010
-    setattr(DataLoader, "__iter__", _new_iterator(DataLoader.__iter__))  # noqa: B010
+    following = timed(iterator.__next__, LOAD, counted=BATCHES, begins=_load_begins, ends=_load_ended)
+    setattr(iterator, "__next__", following)  # noqa: B010
+    setattr(DataLoader, "__iter__", timed(DataLoader.__iter__, START, begins=_meet_loader))  # noqa: B010
 
 
 def _set_mode(original: Function) -> Function:
@@ -84,27 +110,13 @@ def _set_mode(original: Function) -> Function:
     return train
 
 
-def _backward(original: Function) -> Function:
-    @functools.wraps(original)
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        ledger = LEDGER
-        if _thread() != ledger.thread:
-            return original(tensors, *args, **kwargs)
-        ledger.counts[BACKWARDS] += 1
-        handle = _tell_when_computed(tensors)
-        depth = ledger.enter(BACKWARD)
-        try:
-            return original(tensors, *args, **kwargs)
-        finally:
-            ledger.leave(depth)
-            ledger.stack[0] = OTHER
-            if handle is not None:
-                handle.remove()
-
-    return backward
+def _backward_ended(handle: Any) -> None:
+    LEDGER.stack[0] = OTHER
+    if handle is not None:
+        handle.remove()
 
 
-def _tell_when_computed(tensors: Any) -> Any:
+def _tell_when_computed(tensors: Any, *_: Any, **__: Any) -> Any:
     """Ask autograd to call us when all gradients are there.
 
     Callbacks of the engine run in the order in which they were queued. Ours is queued as the backward begins; DDP
@@ -195,37 +207,16 @@ def _counts(optimizer: torch.optim.Optimizer) -> bool:
     return True
 
 
-def _next_batch(original: Function) -> Function:
-    @functools.wraps(original)
-    def following(self: Any) -> Any:
-        ledger = LEDGER
-        if _thread() != ledger.thread:
-            return original(self)
-        ledger.stack[0] = OTHER
-        depth = ledger.enter(LOAD)
-        before, begun = time.thread_time_ns(), ledger.begin_load()
-        try:
-            return original(self)
-        finally:
-            ledger.counts[LOAD_CPU] += time.thread_time_ns() - before
-            ledger.end_load(begun)
-            ledger.counts[BATCHES] += 1
-            ledger.leave(depth)
-
-    return following
+def _load_begins(_: Any) -> tuple[int, tuple[int, int, int]]:
+    LEDGER.stack[0] = OTHER
+    return time.thread_time_ns(), LEDGER.begin_load()
 
 
-def _new_iterator(original: Function) -> Function:
-    @functools.wraps(original)
-    def iterate(self: DataLoader[Any]) -> Any:
-        if _thread() != LEDGER.thread:
-            return original(self)
-        if SEEN.loader is None or torch.is_grad_enabled():
-            SEEN.loader = self
-        depth = LEDGER.enter(START)
-        try:
-            return original(self)
-        finally:
-            LEDGER.leave(depth)
+def _load_ended(begun: tuple[int, tuple[int, int, int]]) -> None:
+    LEDGER.counts[LOAD_CPU] += time.thread_time_ns() - begun[0]
+    LEDGER.end_load(begun[1])
 
-    return iterate
+
+def _meet_loader(loader: DataLoader[Any]) -> None:
+    if SEEN.loader is None or torch.is_grad_enabled():
+        SEEN.loader = loader

@@ -4,18 +4,19 @@ A read such as `.item()` waits, on a GPU, for everything that the host has issue
 all ranks have come; work that was started asynchronously blocks where it is waited for.
 """
 
-import functools
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from trimaran_watch import hooks
+from trimaran_watch.hooks import timed
 from trimaran_watch.ledger import (
     COLLECTIVE,
     COLLECTIVES,
@@ -32,8 +33,6 @@ from trimaran_watch.ledger import (
     Place,
 )
 from trimaran_watch.roots import give_up
-
-Function = Callable[..., Any]
 
 _READS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__")
 _COLLECTIVES = (
@@ -56,10 +55,10 @@ _COLLECTIVES = (
     "scatter",
     "send",
 )
-_thread = threading.get_ident
 # Within these a read is not of the script's making.
 _INSIDE = (SYNC, UPDATE, COLLECTIVE, LOAD, START)
 # Lines in these say nothing about the script.
+_OWN = (__file__, hooks.__file__)
 _TORCH = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120
 _clock = time.perf_counter_ns
 
@@ -81,45 +80,38 @@ def install_waits() -> None:
 def install_moves() -> None:
     """Wrap moves to the device, once a script has been seen to use CUDA: to ask earlier would initialise it."""
     for name in ("to", "cuda"):
-        setattr(torch.Tensor, name, _move(getattr(torch.Tensor, name)))
+        setattr(torch.Tensor, name, timed(getattr(torch.Tensor, name), COPY, skips=lambda args: args[0].is_cuda))
 
 
-def _read(original: Function) -> Function:
-    @functools.wraps(original)
-    def read(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        ledger = LEDGER
-        if _thread() != ledger.thread or ledger.stack[-1] in _INSIDE:
-            return original(self, *args, **kwargs)
-        ledger.counts[SYNCS] += 1
-        depth = ledger.enter(SYNC)
-        began = _clock()
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            ledger.leave(depth)
-            ledger.waited(_place(SYNC), _clock() - began)
-
-    return read
+def _read(original: Callable[..., Any]) -> Callable[..., Any]:
+    return timed(
+        original,
+        SYNC,
+        counted=SYNCS,
+        skips=lambda _: LEDGER.stack[-1] in _INSIDE,
+        begins=lambda *_, **__: _clock(),
+        ends=partial(_waited, SYNC),
+    )
 
 
-def _collective(original: Function) -> Function:
-    @functools.wraps(original)
-    def collective(*args: Any, **kwargs: Any) -> Any:
-        ledger = LEDGER
-        if _thread() != ledger.thread or COLLECTIVE in ledger.stack:
-            return original(*args, **kwargs)
-        ledger.counts[COLLECTIVES] += 1
-        ledger.counts[NBYTES] += _all_nbytes(args)
-        ledger.counts[IN_FORWARD] += FORWARD in ledger.stack
-        depth = ledger.enter(COLLECTIVE)
-        began = _clock()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            ledger.leave(depth)
-            ledger.waited(_place(COLLECTIVE), _clock() - began)
+def _waited(kind: int, began: int) -> None:
+    LEDGER.waited(_place(kind), _clock() - began)
 
-    return collective
+
+def _collective(original: Callable[..., Any]) -> Callable[..., Any]:
+    def begins(*args: Any, **_: Any) -> int:
+        LEDGER.counts[NBYTES] += _all_nbytes(args)
+        LEDGER.counts[IN_FORWARD] += FORWARD in LEDGER.stack
+        return _clock()
+
+    return timed(
+        original,
+        COLLECTIVE,
+        counted=COLLECTIVES,
+        skips=lambda _: COLLECTIVE in LEDGER.stack,
+        begins=begins,
+        ends=partial(_waited, COLLECTIVE),
+    )
 
 
 def _place(kind: int) -> Place:
@@ -127,7 +119,7 @@ def _place(kind: int) -> Place:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_back is not None:
         name = frame.f_code.co_filename
-        if name != __file__ and not name.startswith(_TORCH):
+        if name not in _OWN and not name.startswith(_TORCH):
             break
         frame = frame.f_back
     if frame is None:
@@ -149,17 +141,3 @@ def _nbytes(value: object) -> int:
     if isinstance(value, list | tuple):
         return sum(_nbytes(item) for item in value)
     return 0
-
-
-def _move(original: Function) -> Function:
-    @functools.wraps(original)
-    def move(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if self.is_cuda or _thread() != LEDGER.thread:
-            return original(self, *args, **kwargs)
-        depth = LEDGER.enter(COPY)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            LEDGER.leave(depth)
-
-    return move
