@@ -126,6 +126,22 @@ def read_order(text: str) -> Order:
     return tuple(tuple(Compute(Kind(kind), int(part), int(number)) for part, kind, number in row) for row in steps)
 
 
+def microbatches_of(order: Order) -> int:
+    """The number of microbatches of an order of compute, each of which has its F and B, or F, I and W, in order."""
+    tokens: dict[tuple[int, int], str] = {}
+    rows: dict[int, set[int]] = {}
+    for row, steps in enumerate(order):
+        for step in steps:
+            place = step.segment, step.microbatch
+            tokens[place] = tokens.get(place, "") + str(step.kind)
+            rows.setdefault(step.segment, set()).add(row)
+    segments, microbatches = (1 + max(one) for one in zip(*tokens, strict=True))
+    assert len(tokens) == segments * microbatches
+    assert set(tokens.values()) <= {"FB", "FIW"}
+    assert all(len(one) == 1 for one in rows.values())
+    return microbatches
+
+
 def lower_order(
     graph: Graph, order: Order, *, boundaries: Sequence[str] = (), batch: int, dp: int = 1, clip: bool = False
 ) -> Program:

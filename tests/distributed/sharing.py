@@ -39,16 +39,11 @@ STEPS = 3
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A run: a job of this module, and a strategy whose shards are found; in two stages, the cut is in the middle.
-
-    Attributes:
-        shared: layers that are shared, from the first; None: all that can be
-    """
+    """A run: a job of this module, and a strategy whose shards are found; in two stages, the cut is in the middle."""
 
     job: str
     strategy: Strategy
     sequence: bool = False
-    shared: int | None = None
 
     @property
     def name(self) -> str:
@@ -57,7 +52,7 @@ class Case:
     def fit(self, graph: Graph) -> Strategy:
         strategy = self.strategy
         if strategy.tp > 1:
-            shards = find_shards(graph, strategy.tp, sequence=self.sequence, layers=True)[: self.shared]
+            shards = find_shards(graph, strategy.tp, sequence=self.sequence, layers=True)
         else:
             shards = find_classifier_shards(graph, strategy.dp)
         strategy = dataclasses.replace(strategy, shards=shards)
@@ -275,6 +270,16 @@ def mlp() -> Job:
         )
 
     return _job("mlp", model, _images(4), functional.cross_entropy, _class_accuracy)
+
+
+def one_pair() -> Job:
+    """A pair of layers, and behind it what nobody shares."""
+
+    def model() -> nn.Module:
+        layers = [nn.Flatten(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 4)]
+        return nn.Sequential(*layers, nn.Tanh(), nn.LayerNorm(4), nn.Softplus(), nn.LayerNorm(4))
+
+    return _job("one_pair", model, _images(4), functional.cross_entropy, _class_accuracy)
 
 
 def alexnet() -> Job:

@@ -3,7 +3,9 @@
     parent ── reader, numbers ──▶ worker    memory of 2 GB, reads one input after another
            ◀── begun, ended ──────          silent for `LIMIT_S` of its processor: killed, counted as a hang
 
-Foreign is an exception that is no `TrimaranError`, or the end of the process. Out of memory is counted by itself.
+Foreign is an exception that is no `TrimaranError`, or the end of the process. Out of memory is counted by itself, also
+where an error of Trimaran says it, and so is a call that a file has made: of a command, of a connection, or of what
+leaves a mark (`mutations.MARK`).
 """
 
 import hashlib
@@ -24,13 +26,17 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from tests.fuzz.mutations import MARK
 from tests.fuzz.readers import seeds_by_reader
 
 LIMIT_S = 10.0
 """Of one input [s]."""
 
 MOST_BYTES = 2 * 10**9
-"""Address space of a worker, with all that it has imported [bytes]."""
+"""Address space of a worker beyond what it has at its start [bytes]."""
+
+FOREIGN_BYTES = 2**30
+"""The same where it reads checkpoints of others [bytes]."""
 
 _START_S = 300.0
 _BLOCKED_S = 0.02
@@ -48,6 +54,7 @@ class Count:
         foreign: exceptions of others, and processes that ended
         hangs: inputs that took longer than `LIMIT_S`
         memory: inputs for which memory was not enough
+        calls: inputs that had something called
         slowest_s: most processor time of an input that ended [s]
         peak_bytes: most memory of a worker, with what it imports [bytes]
         kinds: how often each foreign exception was seen, by its type and innermost line of ours
@@ -60,6 +67,7 @@ class Count:
     foreign: int = 0
     hangs: int = 0
     memory: int = 0
+    calls: int = 0
     slowest_s: float = 0.0
     peak_bytes: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
@@ -68,7 +76,7 @@ class Count:
     @property
     def bad(self) -> int:
         """Inputs that did what none may do."""
-        return self.foreign + self.hangs + self.memory
+        return self.foreign + self.hangs + self.memory + self.calls
 
     def note(self, kind: str, number: int) -> None:
         """Count an example of a kind."""
@@ -108,6 +116,7 @@ def run(
     limit_s: float = LIMIT_S,
     start: str = "spawn",
     say: bool = False,
+    most_bytes: int = MOST_BYTES,
 ) -> dict[str, Count]:
     """Read mutated files.
 
@@ -119,6 +128,7 @@ def run(
         limit_s: of one input [s]
         start: of the workers: "spawn", or "fork" where this process has imported everything
         say: write a line for each reader that is done
+        most_bytes: of a worker, beyond what it has at its start [bytes]
 
     Returns:
         Counts by reader.
@@ -128,7 +138,7 @@ def run(
     lock = threading.Lock()
 
     def one(part: Sequence[str]) -> None:
-        with _Worker(limit_s, start) as worker:
+        with _Worker(limit_s, start, most_bytes) as worker:
             for name in part:
                 started = time.monotonic()
                 count = worker.read(name, seed, range(inputs))
@@ -146,7 +156,7 @@ def run(
 def _say(name: str, count: Count, took_s: float) -> None:
     print(  # noqa: T201
         f"{name:24} {count.inputs:7} inputs  {count.accepted:6} accepted  {count.refused:7} refused  "
-        f"{count.foreign:5} foreign  {count.hangs:3} hangs  {count.memory:3} memory  "
+        f"{count.foreign:5} foreign  {count.hangs:3} hangs  {count.memory:3} memory  {count.calls:3} calls  "
         f"slowest {count.slowest_s:5.2f} s  peak {count.peak_bytes / 1e6:6.0f} MB  {took_s:6.0f} s",
         flush=True,
     )
@@ -157,8 +167,8 @@ def _say(name: str, count: Count, took_s: float) -> None:
 class _Worker:
     """A process that reads, and its successors where it is killed."""
 
-    def __init__(self, limit_s: float, start: str) -> None:
-        self._limit_s, self._spent_s = limit_s, 0.0
+    def __init__(self, limit_s: float, start: str, most_bytes: int) -> None:
+        self._limit_s, self._spent_s, self._most_bytes = limit_s, 0.0, most_bytes
         self._context = multiprocessing.get_context(start)
         self._folder = tempfile.TemporaryDirectory(prefix="trimaran-fuzz-")
 
@@ -173,7 +183,7 @@ class _Worker:
     def _start(self) -> None:
         self._ours, theirs = self._context.Pipe()
         self._process = self._context.Process(
-            target=_work, args=(theirs, self._folder.name, seeds_by_reader()), daemon=True
+            target=_work, args=(theirs, self._folder.name, seeds_by_reader(), self._most_bytes), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -245,15 +255,16 @@ class _Worker:
                     count.accepted += 1
                 elif kind == "refused":
                     count.refused += 1
-                elif kind == "memory":
-                    count.memory += 1
+                elif kind in ("memory", "call"):
+                    count.memory += kind == "memory"
+                    count.calls += kind == "call"
                     count.note(kind, now)
                 else:
                     count.foreign += 1
                     count.note(kind, now)
 
 
-def _work(connection: Connection, folder: str, seeds: dict[str, tuple[bytes, ...]]) -> None:
+def _work(connection: Connection, folder: str, seeds: dict[str, tuple[bytes, ...]], most_bytes: int) -> None:
     """Read what is asked for, in a process with bounded memory."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["TRIMARAN_CACHE"] = str(Path(folder) / "cache")
@@ -271,7 +282,7 @@ def _work(connection: Connection, folder: str, seeds: dict[str, tuple[bytes, ...
     torch.set_num_threads(1)
     # A fork has the addresses of the process that it was forked from.
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, used + MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (used + most_bytes, used + most_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from tests.fuzz.readers import READERS, seeds_of, take_seeds
 
@@ -316,13 +327,36 @@ def _asked(connection: Connection) -> Iterator[tuple[str, int, int, int]]:
 
 
 def outcome(read: object, path: Path) -> str:
-    """What a reader does with a file: "accepted", "refused", "memory", or the foreign exception."""
+    """What a reader does with a file: "accepted", "refused", "memory", "call", or the foreign exception."""
+    _called.clear()
+    said = _ending(read, path)
+    return "call" if _called else said
+
+
+_CALLS = frozenset((
+    *(MARK, "os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect"),
+    *("shutil.rmtree", "webbrowser.open", "urllib.Request"),
+))  # fmt: skip
+_called: list[str] = []
+
+
+def _note_call(event: str, _: object) -> None:
+    if event in _CALLS:
+        _called.append(event)
+
+
+sys.addaudithook(_note_call)
+
+
+def _ending(read: object, path: Path) -> str:
     from trimaran.base.errors import TrimaranError
 
     try:
         read(path)  # type: ignore[operator]
-    except TrimaranError:
-        return "refused"
+    except TrimaranError as error:
+        cause = error.__cause__ or error.__context__
+        refused_memory = isinstance(cause, MemoryError) or "allocate memory" in str(cause)
+        return "memory" if refused_memory else "refused"
     except MemoryError:
         return "memory"
     except Exception as error:  # noqa: BLE001 counted

@@ -4,12 +4,17 @@
 seed of the campaign and a number.
 """
 
+import contextlib
 import copy
 import gzip
+import io
 import json
+import pickletools
 import random
 import re
 import tomllib
+import warnings
+import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -45,7 +50,8 @@ def mutate(content: bytes, others: Sequence[bytes], form: str, draw: random.Rand
     Args:
         content: of a seed
         others: seeds of any kind, for splices
-        form: "json", "toml", "lines" (JSON a line), "msgpack", "gzip" (of JSON), "text" or "binary"
+        form: "json", "toml", "lines" (JSON a line), "msgpack", "gzip" (of JSON), "text", "binary", "pickle", "archive"
+            (of torch.save) or "safetensors"
         draw: of everything random
     """
     if form == "gzip":
@@ -64,7 +70,7 @@ def _mutate_once(content: bytes, others: Sequence[bytes], form: str, draw: rando
         lambda: splice(content, others, draw),
         lambda: insert(content, draw.choice(JUNK) * draw.choice((1, 1, 1, 100)), draw),
     ]
-    if form != "binary":
+    if form not in ("binary", "pickle", "archive", "safetensors"):
         kinds += 3 * [lambda: swap_token(content, draw)] + [lambda: swap_lines(content, draw)]
     structured = _STRUCTURED.get(form)
     if structured is not None:
@@ -276,11 +282,118 @@ def change_msgpack(content: bytes, draw: random.Random) -> bytes:
         return content
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Checkpoints of others
+
+
+MARK = "trimaran.called"
+"""Event that a call which a file has made leaves (`sys.audit`)."""
+
+_CALLED: tuple[tuple[str, str, str], ...] = (
+    ("sys", "audit", MARK),
+    ("os", "system", "true"),
+    ("posix", "system", "true"),
+    ("subprocess", "getoutput", "true"),
+    ("builtins", "eval", f"__import__('sys').audit('{MARK}')"),
+    ("builtins", "exec", f"__import__('sys').audit('{MARK}')"),
+    ("builtins", "__import__", "antigravity"),
+    ("torch.hub", "load", "nobody/nothing"),
+    ("torch", "load", "nothing.pt"),
+    ("torch.storage", "_load_from_bytes", "x"),
+    ("torch.serialization", "load", "nothing.pt"),
+    ("torch._utils", "_import_dotted_name", "os.system"),
+    ("torch.distributed.checkpoint.metadata", "os.system", "true"),
+    ("torch.distributed.checkpoint.filesystem", "shutil.rmtree", "nothing"),
+    ("torch", "Size", "x"),
+    ("collections", "OrderedDict", "x"),
+)
+"""What a file may ask to have called, by module, name and argument."""
+
+
+def _call(draw: random.Random) -> bytes:
+    """The instructions of a pickle that call something, and leave what it returns."""
+    module, name, argument = draw.choice(_CALLED)
+    text = b"X" + len(argument.encode()).to_bytes(4, "little") + argument.encode()
+    if draw.random() < 0.5:
+        return f"c{module}\n{name}\n".encode() + text + b"\x85R"
+    parts = b"".join(b"\x8c" + bytes([len(part)]) + part.encode() for part in (module, name))
+    return parts + b"\x93" + text + draw.choice((b"\x85R", b"\x85\x81", b"\x85}\x92"))
+
+
+def change_pickle(content: bytes, draw: random.Random) -> bytes:
+    """A pickle with another instruction, name or number; or one that has something called, or is very deep."""
+    places: list[int] = []
+    with contextlib.suppress(Exception):  # of what an earlier mutation has left
+        places += [place or 0 for _, _, place in pickletools.genops(content)]
+    if len(places) < 4:
+        return flip_bits(content, draw)
+    number = draw.randrange(1, len(places) - 1)
+    start, stop = places[number], places[number + 1]
+    kind = draw.randrange(8)
+    if kind < 3:
+        return content[:start] + _call(draw) + content[start if draw.random() < 0.5 else stop :]
+    if kind == 3:
+        other = draw.randrange(len(places) - 1)
+        return content[:start] + content[places[other] : places[other + 1]] + content[stop:]
+    if kind == 4:
+        size = draw.choice((2**31 - 1, -1, 2**20, 0, 255, 2**30))
+        return content[:start] + b"J" + size.to_bytes(4, "little", signed=True) + content[stop:]
+    if kind == 5:
+        large = draw.choice((2**40, 2**62, 2**63, 2**70, -(2**70))).to_bytes(10, "little", signed=True)
+        return content[:start] + b"\x8a\x0a" + large + content[stop:]
+    if kind == 6:
+        deep = draw.choice((b"\x85", b"]", b"(", b"2", b"\x86", b"N\x86", b"(l", b"}"))
+        return content[:start] + b"N" + deep * draw.choice((10, 200, 5000, 200_000)) + content[start:]
+    return content[:start] + content[start:stop] * draw.choice((2, 100, 20_000)) + content[stop:]
+
+
+def change_archive(content: bytes, draw: random.Random) -> bytes:
+    """An archive of torch.save whose records are others, of which the checksums are right."""
+    changed = io.BytesIO()
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as before, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            records = [(one.filename, before.read(one)) for one in before.infolist()]
+            at = draw.randrange(len(records))
+            kind, (name, record) = draw.randrange(8), records[at]
+            if kind < 3:
+                at = next((at for at, (name, _) in enumerate(records) if name.endswith("data.pkl")), at)
+                records[at] = records[at][0], change_pickle(records[at][1], draw)
+            elif kind == 3:
+                del records[at]
+            elif kind == 4:
+                records[at] = name, record[: draw.randint(0, len(record))] + bytes(draw.choice((0, 1, 10**6)))
+            elif kind == 5:
+                records[at] = draw.choice((*TEXTS, "archive/../../x", "/etc/x", records[0][0])), record
+            elif kind == 6:
+                other = draw.choice((name, "archive/data.pkl", "archive/constants.pkl", "archive/.data/x"))
+                records.append((other, record))
+            else:
+                records[at] = name, draw.choice(records)[1]
+            packs = draw.choice((zipfile.ZIP_STORED, zipfile.ZIP_STORED, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
+            with zipfile.ZipFile(changed, "w", packs) as after:
+                for name, record in records:
+                    after.writestr(name.encode("ascii", "replace").decode() or "x", record)
+    except Exception:  # noqa: BLE001 of what an earlier mutation has left
+        return flip_bits(content, draw)
+    return changed.getvalue()
+
+
+def change_safetensors(content: bytes, draw: random.Random) -> bytes:
+    """A safetensors file with another header, whose length is right."""
+    size = int.from_bytes(content[:8], "little")
+    header = change_json(content[8 : 8 + size], draw) if size < len(content) else content
+    return len(header).to_bytes(8, "little") + header + content[8 + size :]
+
+
 _STRUCTURED: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "json": change_json,
     "lines": change_lines,
     "toml": change_toml,
     "msgpack": change_msgpack,
+    "pickle": change_pickle,
+    "archive": change_archive,
+    "safetensors": change_safetensors,
 }
 
 

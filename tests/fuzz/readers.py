@@ -5,6 +5,7 @@ never gets there. `test_readers` looks for those that are not.
 """
 
 import contextlib
+import dataclasses
 import functools
 import gzip
 import hashlib
@@ -480,6 +481,32 @@ def _dcp() -> Mapping[str, bytes]:
         return {one.name: one.read_bytes() for one in Path(folder).iterdir()}
 
 
+def _chunk() -> bytes:
+    """The first chunk of a directory of torch.distributed.checkpoint."""
+    content = _dcp()["__0_0.distcp"]
+    return content[: content.find(b"PK\x05\x06") + 22]
+
+
+def _read_chunk(path: Path) -> object:
+    """A directory of which the first chunk is this one, as its metadata say."""
+    import io
+    import pickle
+
+    from trimaran.base.files import read_bytes
+
+    metadata, chunk, content = pickle.loads(_dcp()[".metadata"]), read_bytes(path), _dcp()["__0_0.distcp"]  # noqa: S301
+    more = len(chunk) - len(_chunk())
+    for index, info in metadata.storage_data.items():
+        first = info.offset == 0
+        metadata.storage_data[index] = dataclasses.replace(
+            info, offset=info.offset + (0 if first else more), length=info.length + (more if first else 0)
+        )
+    file = io.BytesIO()
+    pickle.dump(metadata, file)
+    files = {".metadata": file.getvalue(), "__0_0.distcp": chunk + content[len(_chunk()) :]}
+    return _read_folder(lambda: files, path)
+
+
 @functools.cache
 def _shards() -> Mapping[str, bytes]:
     """The files of a Hugging Face folder in shards."""
@@ -498,7 +525,7 @@ def _read_folder(files: Callable[[], Mapping[str, bytes]], path: Path) -> object
     from trimaran.checkpoint_files.imports import open_content
 
     # Other readers were here before.
-    for name in (*_dcp(), *_shards()):
+    for name in (*_dcp(), *_shards(), "model.safetensors", "pytorch_model.bin", "config.json"):
         if name != path.name:
             (path.parent / name).unlink(missing_ok=True)
     for name, content in files().items():
@@ -800,7 +827,7 @@ READERS: Mapping[str, Reader] = {
     "weights": Reader(
         modules=("trimaran/runtime/checkpoint/weights.py",),
         file_name="weights.safetensors",
-        form="binary",
+        form="safetensors",
         seeds=_weights,
         read=_read_weights,
         seal=_seal_weights,
@@ -808,21 +835,21 @@ READERS: Mapping[str, Reader] = {
     "torch.save": Reader(
         modules=("trimaran/checkpoint_files/archives.py",),
         file_name="weights.pt",
-        form="binary",
+        form="archive",
         seeds=_archives,
         read=_read_archive,
     ),
     "pickle of torch.save": Reader(
         modules=("trimaran/checkpoint_files/archives.py",),
         file_name="data.pkl",
-        form="binary",
+        form="pickle",
         seeds=_pickles,
         read=_read_pickle,
     ),
     "DCP metadata": Reader(
         modules=("trimaran/checkpoint_files/dcp.py",),
         file_name=".metadata",
-        form="binary",
+        form="pickle",
         seeds=lambda: [_dcp()[".metadata"]],
         read=functools.partial(_read_folder, _dcp),
     ),
@@ -832,6 +859,28 @@ READERS: Mapping[str, Reader] = {
         form="binary",
         seeds=lambda: [_dcp()["__0_0.distcp"]],
         read=functools.partial(_read_folder, _dcp),
+    ),
+    "chunk of DCP": Reader(
+        modules=("trimaran/checkpoint_files/dcp.py", "trimaran/checkpoint_files/archives.py"),
+        file_name="chunk.pt",
+        form="archive",
+        seeds=lambda: [_chunk()],
+        read=_read_chunk,
+    ),
+    "pytorch_model.bin": Reader(
+        modules=("trimaran/checkpoint_files/imports.py",),
+        file_name="pytorch_model.bin",
+        form="archive",
+        seeds=lambda: _archives()[:1],
+        read=functools.partial(_read_folder, dict),
+    ),
+    "model.safetensors": Reader(
+        modules=("trimaran/checkpoint_files/imports.py",),
+        file_name="model.safetensors",
+        form="safetensors",
+        seeds=_weights,
+        read=functools.partial(_read_folder, dict),
+        seal=_seal_weights,
     ),
     "index of shards": Reader(
         modules=("trimaran/checkpoint_files/imports.py",),
@@ -947,6 +996,12 @@ READERS: Mapping[str, Reader] = {
     ),
 }
 
+
+FOREIGN = (
+    *("weights", "model.safetensors", "index of shards", "torch.save", "pytorch_model.bin", "pickle of torch.save"),
+    *("DCP metadata", "DCP chunks", "chunk of DCP"),
+)
+"""Readers of checkpoints of others."""
 
 INTERNAL: Mapping[str, str] = {
     "trimaran/__main__.py": "the null device, in the place of a stream that is closed",

@@ -4,6 +4,7 @@ import ast
 import functools
 import multiprocessing
 import os
+import pickle
 import random
 import resource
 import socket
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.fuzz.campaign import LIMIT_S, MOST_BYTES, Count, outcome, run
-from tests.fuzz.mutations import change_values
+from tests.fuzz.mutations import change_pickle, change_values
 from tests.fuzz.readers import INTERNAL, READERS, ROOT, seeds_of
 
 from trimaran.base.errors import TrimaranError
@@ -134,8 +135,19 @@ class TestTheCampaignItself:
         (tmp_path / "a").write_text("x")
         assert outcome(read, tmp_path / "a").split()[0] == expected
 
+    def test_what_a_file_has_called_is_seen(self, tmp_path: Path) -> None:
+        """Crafted files read by `pickle`, as nothing here reads them."""
+        found = set()
+        for number in range(60):
+            (tmp_path / "a").write_bytes(
+                change_pickle(pickle.dumps({"lr": 0.1, "step": [1, 2]}), random.Random(number))
+            )
+            read = lambda path: pickle.loads(path.read_bytes())  # noqa: E731, S301
+            found.add(outcome(read, tmp_path / "a").split()[0])
+        assert {"call", "accepted", "UnpicklingError"} <= found
+
     def test_bad_inputs_are_the_sum(self) -> None:
-        assert Count(foreign=1, hangs=2, memory=4, refused=8).bad == 7
+        assert Count(foreign=1, hangs=2, memory=4, refused=8, calls=16).bad == 23
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import builders
-from tests.graphs import boundaries, chain, dag, paired
+from tests.graphs import boundaries, chain, dag, microbatches_of, paired
 from tests.property.test_program_laws import sent_bytes
 from tests.property.test_simulator_laws import TOLERANCE, alone, random_costs
 from tests.raising import raises
@@ -23,7 +23,6 @@ from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.schedules import (
     Compute,
     Order,
-    check_order,
     interleaved,
     one_forward_one_backward,
     start_times,
@@ -349,8 +348,8 @@ def test_a_zero_bubble_pipeline_keeps_no_more_than_the_first_stage_of_1f1b(stage
 
 @given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 4))
 def test_every_schedule_is_complete(stages: int, microbatches: int, chunks: int) -> None:
-    assert check_order(zero_bubble(stages, microbatches)) == microbatches
-    assert check_order(interleaved(stages, microbatches, chunks)) == microbatches
+    assert microbatches_of(zero_bubble(stages, microbatches)) == microbatches
+    assert microbatches_of(interleaved(stages, microbatches, chunks)) == microbatches
 
 
 def idle_of(order: Order) -> Sequence[float]:

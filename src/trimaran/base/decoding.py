@@ -440,7 +440,8 @@ def check_version(plain: dict[str, Any], *known: int, source: str) -> int:
         told = (
             f"{source} has no schema_version, so it is no file that Trimaran wrote"
             if version is None
-            else f"{source}: schema_version is {version!r}, this version of Trimaran reads {', '.join(map(str, known))}"
+            else f"{source}: schema_version is {version!r}, this version of Trimaran reads "
+            f"{', '.join(map(str, known))}: write the file anew with it"
         )
         raise InputError(
             told,

@@ -358,18 +358,13 @@ def check_writable(name: str, tensor: torch.Tensor, *, has_content: bool) -> Non
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[memoryview]:
-    """The bytes of a tensor in row-major order; at most one piece is a copy at a time."""
+    """The bytes of a tensor in row-major order; one piece at a time is a copy, where they do not lie so on the host."""
     if not tensor.numel():
         return
     tensor = tensor.detach().reshape(1) if tensor.dim() == 0 else tensor.detach()
     if tensor.dtype.itemsize == 1:
         # Not all operations know all dtypes of one byte.
         tensor = tensor.view(torch.uint8)
-    if tensor.is_contiguous() and tensor.device.type == "cpu" and not tensor.is_conj() and not tensor.is_neg():
-        flat = _bytes_of(tensor)
-        for start in range(0, len(flat), PIECE_BYTES):
-            yield flat[start : start + PIECE_BYTES]
-        return
     for block in _blocks(tensor):
         yield _bytes_of(block.resolve_conj().resolve_neg().contiguous().cpu())
 

@@ -17,7 +17,7 @@ import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import IO, Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -53,38 +53,6 @@ class _Unpickler(pickle.Unpickler):
         if not isinstance(dtype, torch.dtype) and name not in _CLASSES.get(module, ()):
             raise pickle.UnpicklingError(f"it names {module}.{name}")
         return super().find_class(module, name)
-
-
-class _Window(io.RawIOBase):
-    """A part of a file; that of torch has no place before its end."""
-
-    def __init__(self, file: IO[bytes], start: int, size: int) -> None:
-        self._file, self._start, self._size, self._place = file, start, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._place = max(0, offset + (0, self._place, self._size)[whence])
-        return self._place
-
-    def tell(self) -> int:
-        return self._place
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self._size - self._place)
-        self._file.seek(self._start + self._place)
-        content = self._file.read(left if size is None or size < 0 else min(size, left))
-        self._place += len(content)
-        return content
-
-    def readinto(self, buffer: Any) -> int:
-        content = self.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
 
 
 class _Chunk(NamedTuple):
@@ -175,7 +143,8 @@ class _Directory:
         with guarded(source), (self._path / chunk.file).resolve().open("rb") as file:
             if chunk.start + chunk.length > file.seek(0, io.SEEK_END):
                 self.refuse(f"{chunk.file!a} ends before its end")
-            return load_archive(cast(IO[bytes], _Window(file, chunk.start, chunk.length)), source)
+            file.seek(chunk.start)
+            return load_archive(io.BytesIO(file.read(chunk.length)), source)
 
     def tensor(self, name: str) -> torch.Tensor:
         """A whole tensor, put together from its chunks."""

@@ -549,7 +549,6 @@ class Virtualizer:
             stats = pass_.planned.end()
             self.tally.add(stats)
             self.plans.judge(pass_.key, stats)
-            self._step.ran(pass_, stats)
             if stats.ineffective:
                 self.tally.note("storages that were let go are still held by the loop, as when it keeps an output")
         recorded = self._recorder.stop()
@@ -584,7 +583,6 @@ class Virtualizer:
 
     def _settle(self, recorded: dict[Key, Recorded]) -> None:
         """Plan what was recorded, once a step ends with what it began with."""
-        recorded = self._replanning.compare(recorded)
         if self._replanning.takes_state(recorded, self._updates.optimizers):
             self._unsettled = SETTLING_STEPS - 1
             return

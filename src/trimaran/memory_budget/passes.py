@@ -4,21 +4,14 @@ Whether a step ended with what it began with, so that the next one will be like 
 
 The first step makes the optimizer's state. Where gradients are set to zero at the beginning of a step, those of the
 step before are still there when it begins, but for the first one.
-
-Passes that begin alike and go on differently: the order so far tells which one is next.
-
-A critic is trained some steps and then the generator once; the gradient of an input is taken some times and then that
-of the weights. Their passes may begin with the same module and the same look of the batch. Each such **use** has a
-plan; there are two for a key. The next use is the one that came the last time after the same uses.
 """
 
 import dataclasses
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trimaran.graph.trace.live_bytes import WEIGHTS
-from trimaran.graph.trace.types import StepTrace, Tick
+from trimaran.graph.trace.types import StepTrace
 from trimaran.memory.search import MemoryOutcome
 from trimaran.memory_budget.recording import (
     WITHOUT_MODULE,
@@ -39,13 +32,11 @@ class Key(NamedTuple):
         later: whether it is not the first pass of its step, and finds gradients there
         after: number of the optimizer that stepped last; two that alternate, as for a generator and its critic, make
             steps that differ although they may begin alike
-        use: 1 for the second of two uses that begin alike even so
     """
 
     signature: Signature
     later: bool
     after: int
-    use: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,64 +131,6 @@ def is_steady(first: StepTrace, last: StepTrace) -> bool:
     return bytes_at_start(first) == bytes_at_end(last)
 
 
-_LONGEST = 12
-_KEPT = 64
-_MOST_KEYS = 64
-
-
-class KeyUses:
-    """The uses of each key, in order."""
-
-    def __init__(self) -> None:
-        self._seen: OrderedDict[Key, list[int]] = OrderedDict()
-
-    def next(self, key: Key) -> Key:
-        """The key with the use that is expected."""
-        seen = self._seen.get(key._replace(use=0), [])
-        use = following(seen)
-        return key._replace(use=use if seen.count(use) > 1 else 0)  # once is no rule
-
-    def note(self, key: Key, *, other: bool = False) -> None:
-        """A pass has ended.
-
-        Args:
-            key: what it was taken for
-            other: whether it was the other use
-        """
-        first = key._replace(use=0)
-        seen = self._seen.setdefault(first, [])
-        seen.append(1 - key.use if other else key.use)
-        del seen[:-_KEPT]
-        self._seen.move_to_end(first)
-        while len(self._seen) > _MOST_KEYS:
-            self._seen.popitem(last=False)
-
-
-def following(seen: list[int]) -> int:
-    """The use that came the last time after the longest run of the last uses; 0 where nothing did.
-
-    Example:
-        >>> following([0, 0, 1, 0, 0, 1, 0]), following([0, 0, 1, 0, 0, 1, 0, 0])
-        (0, 1)
-    """
-    if 1 not in seen:
-        return 0
-    for length in range(min(_LONGEST, len(seen) - 1), 0, -1):
-        for end in range(len(seen) - 1, length - 1, -1):
-            if seen[end - length : end] == seen[-length:]:
-                return seen[end]
-    return seen[-1]
-
-
-def are_alike(one: StepTrace, other: StepTrace) -> bool:
-    """Whether two passes find the same weights and gradients, and pack and unpack in the same order."""
-    return bytes_at_start(one) == bytes_at_start(other) and _ticks(one) == _ticks(other)
-
-
-def _ticks(trace: StepTrace) -> list[tuple[str, int]]:
-    return [(event.kind, event.pack) for event in trace.events if isinstance(event, Tick)]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The step that is under way: its passes so far, and what was recorded of them
 
@@ -221,7 +154,6 @@ class OpenStep:
         self.passes = 0
         self._ended = 0
         self._recorded: dict[Key, Recorded] = {}
-        self._uses = KeyUses()
         self._updated: set[int] = set()
 
     def begin(self, signature: Signature, after: int) -> Key:
@@ -234,22 +166,13 @@ class OpenStep:
         Returns:
             What it is, as far as can be told.
         """
-        key = self._uses.next(Key(signature=signature, later=self.passes > 0, after=after))
+        key = Key(signature=signature, later=self.passes > 0, after=after)
         self.passes += 1
         return key
 
-    def ran(self, pass_: ActivePass, stats: PassStats) -> None:
-        """A pass has ended that was known."""
-        self._uses.note(pass_.key, other=stats.planned and stats.fell_back)
-
     def add(self, pass_: ActivePass, recorded: Recorded) -> None:
-        """A pass has ended that was recorded. One that is unlike another with its key is the other use."""
-        key = pass_.key
-        before = self._recorded.get(key)
-        if before is not None and not are_alike(before.recording.trace, recorded.recording.trace):
-            key = key._replace(use=1)
-        self._uses.note(key)
-        self._recorded[key] = dataclasses.replace(recorded, seen=frozenset(pass_.seen))
+        """A pass has ended that was recorded."""
+        self._recorded[pass_.key] = dataclasses.replace(recorded, seen=frozenset(pass_.seen))
 
     def end(self, after: int) -> dict[Key, Recorded]:
         """The step has ended.

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.base.units import format_bytes
-from trimaran.memory_budget.changing_numbers import KnownNumbers
 from trimaran.memory_budget.optimizer_state import StateTier
 from trimaran.memory_budget.options import Options
 from trimaran.memory_budget.passes import Key
@@ -39,11 +38,6 @@ class Replanning:
         self._note = note
         self._limit = AllocatorLimit()
         self._begun = False
-        self._numbers = KnownNumbers()
-
-    def compare(self, recorded: Mapping[Key, Recorded]) -> dict[Key, Recorded]:
-        """Look which numbers have changed since a pass was recorded before: no recipe may have these."""
-        return {key: self._numbers.settle(key, one) for key, one in recorded.items()}
 
     def takes_state(self, recorded: Mapping[Key, Recorded], optimizers: Iterable[Optimizer]) -> bool:
         """Take the state of optimizers to the host, if the user wants it there; whether there was any to take."""

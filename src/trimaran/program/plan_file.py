@@ -6,8 +6,6 @@ person writes has no content digest; it is checked by the same types and rules.
 
 A plan of the analytical model has parallel degrees and no program. It can be explained, compared and exported; what
 needs a program refuses it (`plan_program`).
-
-Files of version 1 are read too: plans with a program, and files of degrees, which had another `kind`.
 """
 
 import dataclasses
@@ -340,7 +338,6 @@ def plan_table(plan: Plan) -> DataTable:
 
 
 PLAN_VERSION = 2
-"""Version 1 is still read."""
 
 
 def program_lines(program: Program) -> tuple[str, ...]:
@@ -490,11 +487,7 @@ def read_plan(path: Path) -> Plan:
     """
     source = str(path)
     plain = read_plan_document(path)
-    if plain.get("kind") == _DEGREES_KIND:
-        plan = _of_degrees_file(plain, source=source)
-        _check_layers(plan, source=source)
-        return plan
-    check_version(plain, 1, PLAN_VERSION, source=source)
+    check_version(plain, PLAN_VERSION, source=source)
     written = plain.pop("digest", None)
     if written is not None and written != digest(plain):
         raise CorruptDataError(
@@ -519,96 +512,6 @@ _BLANK = {
     if field.name not in ("dp", "pp", "tp", "chunks", "microbatches", "zero", "schedule")
 }
 """What only the analytical model chooses, where it does not: left out of a file."""
-
-_DEGREES_KIND = "division"
-"""The `kind` of files of degrees before version 2 of plans."""
-
-_NAMES_OF_DEGREES = {
-    "tensor": "tp",
-    "pipeline": "pp",
-    "context": "cp",
-    "data": "dp",
-    "expert": "ep",
-    "expert_tensor": "expert_tp",
-    "sharding": "zero",
-    "parts": "segment_layers",
-    "group": "microbatch_group",
-}
-"""Names in files of degrees, and today's."""
-
-_ZERO_OF_SHARDING = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DegreesFile:
-    """What a file of degrees says that a plan holds.
-
-    Attributes:
-        job: reference of the network
-        division: degrees and stages
-        layers: of the whole stack
-        global_batch_size: sequences of one update
-        sequence_length: tokens of a sequence
-        precision: of products
-        cluster: machine of the catalog
-        device: of each rank
-    """
-
-    job: str
-    division: Degrees
-    layers: int
-    global_batch_size: int
-    sequence_length: int
-    precision: str
-    cluster: str = ""
-    device: str = ""
-
-
-def _of_degrees_file(plain: dict[str, Any], *, source: str) -> Plan:
-    """A file of degrees of version 1 or 2 as a plan; its tables for people are left out.
-
-    Raises:
-        InputError: another version, or a key that is missing or wrong
-    """
-    check_version(plain, 1, 2, source=source)
-    degrees = plain.get("division")
-    if isinstance(degrees, dict):
-        degrees = {_NAMES_OF_DEGREES.get(name, name): value for name, value in degrees.items()}
-        if isinstance(degrees.get("zero"), str):
-            degrees["zero"] = _ZERO_OF_SHARDING.get(degrees["zero"], degrees["zero"])
-    names = [field.name for field in dataclasses.fields(_DegreesFile)]
-    taken = {name: plain[name] for name in names if name in plain} | {"division": degrees}
-    found = from_plain(taken, _DegreesFile, source=source)
-    decided = found.division
-    _check_degrees(decided, source=source)
-    fields = {field.name: getattr(decided, field.name) for field in dataclasses.fields(decided)}
-    fields["schedule"] = "1f1b" if decided.chunks == 1 else "interleaved"
-    return Plan(
-        job=found.job,
-        strategy=Strategy(**fields),
-        premises=Premises(
-            graph_digest="",
-            global_batch_size=found.global_batch_size,
-            devices=(found.device,) * decided.devices,
-            memory_bytes=(),
-            cluster=found.cluster,
-            precision=found.precision,
-            layers=found.layers,
-            sequence_length=found.sequence_length,
-        ),
-        prediction=_predicted(plain.get("chosen"), source=source),
-    )
-
-
-def _predicted(chosen: object, *, source: str) -> Prediction:
-    """What a file of degrees says of the chosen ones; zeros where it does not."""
-    known = chosen if isinstance(chosen, dict) else {}
-    found = {name: known[name] for name in ("step_time_s", "interval_s", "peak_bytes") if known.get(name) is not None}
-    peaks = found.get("peak_bytes")
-    if isinstance(peaks, list):
-        # Fractions of a byte, as these files have them.
-        found["peak_bytes"] = [int(peak) if isinstance(peak, float) else peak for peak in peaks]
-    return from_plain({"step_time_s": 0.0, "interval_s": [0.0, 0.0]} | found, Prediction, source=f"{source}, $.chosen")
 
 
 def _check_degrees(degrees: Degrees, *, source: str) -> None:

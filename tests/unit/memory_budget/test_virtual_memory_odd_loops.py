@@ -16,7 +16,6 @@ from torch.autograd import forward_ad
 import trimaran
 from trimaran.graph.trace.record import Recorder
 from trimaran.memory_budget.loop import OUTRUN
-from trimaran.memory_budget.passes import following
 from trimaran.memory_hooks.accountant import Accountant
 from trimaran.report.virtual_memory import MemoryReport
 
@@ -251,23 +250,15 @@ def test_the_first_steps_still_say_that_a_budget_is_too_small(budget: str) -> No
     assert all(Path(line.filename).is_relative_to(Path(__file__).parents[2]) for line in lines)
 
 
-def test_uses_of_one_look_take_turns() -> None:
-    """Every third step runs the model twice."""
+def test_passes_that_begin_alike_and_go_on_differently_train_alike() -> None:
+    """Every third step runs the model twice: under the plan of the others, storages are moved on demand."""
 
     def step(number: int, model: nn.Module, batch: Tensor) -> list[Tensor]:
         return square(model(batch) if number % 3 < 2 else model(model(batch)))
 
     report = assert_trains_alike(step, budget="75%", steps=24)
-    assert report.fallback_steps == 2  # twice is a rule
-    assert report.plans == 2
-
-
-def test_the_next_turn_follows_the_order_so_far() -> None:
-    period = [0, 0, 0, 0, 1]
-    seen = period * 3
-    for turn in period * 2:
-        assert following(seen) == turn
-        seen.append(turn)
+    assert report.plans == 1
+    assert 0 < report.fallback_steps <= 8
 
 
 @pytest.mark.parametrize("transform", ["grad", "vjp", "hessian", "later"])

@@ -9,7 +9,6 @@ from tests.graphs import chain
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
-from trimaran.program.json_files import digest
 from trimaran.program.lowering.lower import lower
 from trimaran.program.plan_file import (
     CandidateRow,
@@ -216,17 +215,6 @@ def test_without_a_prediction_of_memory_less_than_planned_is_refused() -> None:
         check_plan(plan, memory_bytes=(700, 5000))
 
 
-def test_a_plan_of_before_homes_still_reads(tmp_path: Path) -> None:
-    """Its strategies do not say how replicas stay alike; its digest is over what it says."""
-    plain = json.loads(format_plan(PLAN))
-    del plain["schema_version"], plain["digest"]
-    for strategy in (plain["strategy"], *(row["strategy"] for row in plain["candidates"])):
-        del strategy["sync"]
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps({"schema_version": 1, "digest": digest(plain), **plain}))
-    assert read_plan(path) == PLAN
-
-
 def test_a_plan_with_homes_comes_back_as_it_was(tmp_path: Path) -> None:
     homes = builders.strategy(dp=2, sync="p2p")
     plan = dataclasses.replace(PLAN, strategy=homes, program=program_lines(lower(GRAPH, homes, batch=8)))
@@ -241,14 +229,6 @@ def test_degrees_that_no_machine_has_are_refused(tmp_path: Path, degree: str, va
     strategy = plain["strategy"] | {degree: value}
     with raises("plan-file.degree-out-of-range", match=rf"strategy\.{degree} is {value}", degree=value):
         read_plan(edited(tmp_path / "plan.json", {"strategy": strategy}, by_hand=True))
-
-
-def test_a_version_of_degrees_with_too_many_ranks_is_refused(tmp_path: Path) -> None:
-    plain = json.loads((Path(__file__).parent / "files" / "degrees_version_2.json").read_text())
-    plain["division"] |= {"dp": 10_000, "pp": 1000}
-    (tmp_path / "plan.json").write_text(json.dumps(plain))
-    with raises("plan-file.too-many-ranks"):
-        read_plan(tmp_path / "plan.json")
 
 
 def test_a_plan_of_many_ranks_reads_back_and_one_that_would_not_is_not_written(

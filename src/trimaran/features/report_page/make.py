@@ -117,7 +117,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _is_plan(plain: dict[str, Any]) -> bool:
-    return "job" in plain and ({"strategy", "premises"} <= {*plain} or plain.get("kind") == "division")
+    return {"job", "strategy", "premises"} <= {*plain}
 
 
 def _is_run_report(plain: dict[str, Any]) -> bool:

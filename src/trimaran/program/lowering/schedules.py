@@ -60,78 +60,6 @@ class Compute:
 Order = tuple[tuple[Compute, ...], ...]
 
 
-def check_order(order: Order) -> int:
-    """Refuse an order of compute that is incomplete.
-
-    Args:
-        order: one row of steps a rank
-
-    Returns:
-        Its number of microbatches.
-
-    Raises:
-        InputError: an empty row, a segment on two rows, a step that is missing, there twice or out of order
-    """
-    if not order or not all(order):
-        raise InputError("every row of an order of compute needs at least one step", code="order.empty-row")
-    rows: dict[int, int] = {}
-    place: dict[Compute, tuple[int, int]] = {}
-    for row, steps in enumerate(order):
-        for position, step in enumerate(steps):
-            if rows.setdefault(step.segment, row) != row:
-                raise InputError(
-                    f"segment {step.segment} is on row {rows[step.segment]} and on row {row}",
-                    code="order.segment-on-two-rows",
-                    row=row,
-                )
-            if step in place:
-                raise InputError(
-                    f"row {row}: {step.token} is there twice", code="order.step-twice", row=row, position=position
-                )
-            place[step] = (row, position)
-    segments, microbatches = 1 + max(rows), 1 + max(step.microbatch for step in place)
-    training = any(step.kind is not Kind.EVALUATE for step in place)
-    for segment in range(segments):
-        for microbatch in range(microbatches):
-            for first, second in _pairs(place, segment, microbatch, training):
-                _check_pair(place, first, second)
-    return microbatches
-
-
-def _pairs(
-    place: Mapping[Compute, object], segment: int, microbatch: int, training: bool
-) -> list[tuple[Compute, Compute]]:
-    """Steps that a segment must have for a microbatch, as pairs in which the first comes before the second."""
-
-    def step(kind: Kind) -> Compute:
-        return Compute(kind, segment, microbatch)
-
-    if not training:
-        return [(step(Kind.EVALUATE), step(Kind.EVALUATE))]
-    split = [(Kind.FORWARD, Kind.BACKWARD_INPUT), (Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)]
-    if not any(step(kind) in place for kind in (Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)):
-        split = [(Kind.FORWARD, Kind.BACKWARD)]
-    elif step(Kind.BACKWARD) in place:
-        raise InputError(
-            f"{step(Kind.BACKWARD).token} is the whole backward, and it is also split into I and W",
-            code="order.backward-whole-and-split",
-        )
-    return [(step(first), step(second)) for first, second in split]
-
-
-def _check_pair(place: Mapping[Compute, tuple[int, int]], first: Compute, second: Compute) -> None:
-    for step in (first, second):
-        if step not in place:
-            raise InputError(f"the order of compute lacks {step.token}", code="order.missing-step", step=step.token)
-    if place[first] > place[second]:
-        row = place[first][0]
-        raise InputError(
-            f"row {row}: {second.token} comes before {first.token}, which it needs",
-            code="order.backward-before-forward",
-            row=row,
-        )
-
-
 def order_of(strategy: Strategy) -> Order:
     """Order of the segments of each row of a strategy; where steps overlap, of all that are under way at once.
 
@@ -149,43 +77,19 @@ def compute_order(schedule: Schedule, *, stages: int, microbatches: int, chunks:
     """Order of compute of a chain of which row `s % stages` has segment `s`.
 
     Args:
-        schedule: name of the schedule; with one stage every schedule is microbatch by microbatch
+        schedule: one that a program can have (`check_strategy`); with one stage each is microbatch by microbatch
         stages: stages of the pipeline
         microbatches: microbatches of a replica
         chunks: segments of each stage; more than one is for "interleaved"
 
     Returns:
         One row a stage.
-
-    Raises:
-        InputError: an unknown schedule, fewer than one stage, microbatch or chunk, or chunks that it cannot have
     """
-    generators = {
-        "gpipe": gpipe,
-        "1f1b": one_forward_one_backward,
-        "zero-bubble": zero_bubble,
-        "pipedream": pipedream,
-    }
-    known = [*generators, "interleaved"]
-    if schedule not in known:
-        raise InputError(
-            f"unknown schedule {schedule!r}: choose one of {', '.join(known)}",
-            code="schedule.unknown",
-            schedule=schedule,
-        )
-    if chunks != 1 and (schedule != "interleaved" or stages == 1):
-        raise InputError(
-            f'several segments a stage are for the schedule "interleaved" of two stages or more, got {chunks} with '
-            f'"{schedule}" of {stages}',
-            code="schedule.chunks-not-interleaved",
-            chunks=chunks,
-            schedule=schedule,
-        )
     if stages == 1:
         return one_forward_one_backward(1, microbatches)
     if schedule == "interleaved":
         return interleaved(stages, microbatches, chunks)
-    return generators[schedule](stages, microbatches)
+    return _GENERATORS[schedule](stages, microbatches)
 
 
 def gpipe(stages: int, microbatches: int) -> Order:
@@ -204,7 +108,6 @@ def gpipe(stages: int, microbatches: int) -> Order:
         row 1   .  1F0 1F1 1F2 1F3  .   .  1B0 1B1 1B2 1B3  .
         row 2   .   .  2F0 2F1 2F2 2F3 2B0 2B1 2B2 2B3  .   .
     """
-    _check_sizes(stages, microbatches)
     return tuple(
         tuple(
             Compute(kind, stage, microbatch)
@@ -236,7 +139,6 @@ def one_forward_one_backward(stages: int, microbatches: int) -> Order:
 
 def _in_turn(stages: int, microbatches: int, *, split: bool) -> Order:
     """Forwards ahead, then one forward and one backward in turn; stage k puts off k weight gradients of split ones."""
-    _check_sizes(stages, microbatches)
     rows = []
     for stage in range(stages):
         ahead = min(stages - 1 - stage, microbatches)
@@ -268,9 +170,6 @@ def interleaved(stages: int, microbatches: int, chunks: int) -> Order:
         row 0  0F0 0F1 2F0 2F1  .  2B0  .  2B1 0B0 0B1
         row 1   .  1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1  .
     """
-    _check_sizes(stages, microbatches)
-    if chunks < 1:
-        raise InputError(f"a schedule needs at least one of its chunks, got {chunks}", chunks=chunks)
     group = -(-microbatches // max(1, microbatches // stages))
     visits = [
         (chunk, microbatch)
@@ -311,27 +210,14 @@ def zero_bubble(stages: int, microbatches: int) -> Order:
     return _in_turn(stages, microbatches, split=True)
 
 
-def pipedream(stages: int, microbatches: int) -> Order:
-    """1F1B without flushes: the forward and the backward of each stage in a step that overlaps with those around it.
-
-    Within the step there is one of each, and they are of different global batches: stage k of K runs the backward of
-    the one that it ran forward K-1-k steps before (`behind_of`). With steps that overlap nothing is idle but what the
-    slowest stage leaves the others.
-
-    Source:
-        Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019.
-
-    Example:
-        >>> pipedream(2, 1) == one_forward_one_backward(2, 1)
-        True
-    """
-    if microbatches != 1:
-        raise InputError(
-            f'the schedule "pipedream" has one microbatch a step, got {microbatches}: each is updated with by itself',
-            code="schedule.pipedream-microbatches",
-            microbatches=microbatches,
-        )
-    return one_forward_one_backward(stages, microbatches)
+_GENERATORS = {
+    "gpipe": gpipe,
+    "1f1b": one_forward_one_backward,
+    "zero-bubble": zero_bubble,
+    # Within a step there is one forward and one backward of each stage, of different global batches (`behind_of`):
+    # Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019.
+    "pipedream": one_forward_one_backward,
+}
 
 
 def behind_of(stages: int, stage: int) -> tuple[int, int]:
@@ -364,16 +250,6 @@ def stashed_versions(stages: int, stage: int) -> int:
         [3, 2, 1, 0]
     """
     return stages - 1 - stage
-
-
-def _check_sizes(stages: int, microbatches: int) -> None:
-    for name, value in (("stages", stages), ("microbatches", microbatches)):
-        if value < 1:
-            raise InputError(
-                f"a schedule needs at least one of its {name}, got {value}",
-                code="schedule.count-too-small",
-                **{name: value},
-            )
 
 
 Item = TypeVar("Item", bound=Hashable)

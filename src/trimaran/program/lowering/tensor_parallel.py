@@ -11,10 +11,12 @@ A strategy shards whole regions of the graph over the ranks of a tensor-parallel
     find_shards(graph, 4) ──▶ Strategy(tp=4, shards=...) ──▶ chosen_regions ──▶ collectives, bytes, shares of the work
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from trimaran.base.errors import InputError
+from trimaran.base.units import format_some
 from trimaran.graph.types import (
     GATHERED,
     Affine,
@@ -51,7 +53,9 @@ def find_shards(graph: Graph, ranks: int, *, sequence: bool = False, layers: boo
         `why_not` say why.
     """
     fitting = [region for region in graph.regions if region.fits(ranks) and (layers or region.kind != "layer")]
-    kept = [region for region in fitting if _is_agreed(graph, region, fitting)]
+    names = {region.name for region in fitting}
+    # Every region that splits a parameter of this one is among them.
+    kept = [region for region in fitting if names.issuperset(_sharers(graph)[region.name])]
     if ranks < 2 or all(region.kind in _vocabulary(graph, layers) for region in kept):
         # The vocabulary alone is not worth a group.
         return ()
@@ -134,15 +138,14 @@ def sharing_ops(graph: Graph, strategy: Strategy) -> frozenset[str]:
 
 
 def check_shards(graph: Graph, strategy: Strategy) -> None:
-    """Refuse shards that the graph does not allow.
+    """Refuse shards that are none of those of `find_shards` or `find_classifier_shards`, or that lie in two segments.
 
     Args:
         graph: the network
         strategy: how it is spread over ranks
 
     Raises:
-        InputError: no shards for a tensor-parallel group; an operation that cannot be sharded so, or not without
-            others; a region in several segments
+        InputError: no shards for a tensor-parallel group, or others; a region in several segments
     """
     if strategy.shards and strategy.execution != "eager":
         raise InputError(
@@ -151,51 +154,40 @@ def check_shards(graph: Graph, strategy: Strategy) -> None:
             code="shards.compiled",
             execution=strategy.execution,
         )
-    if strategy.tp > 1 and not strategy.shards:
-        reason = why_not(graph, strategy.tp) or "take those that find_shards names"
-        raise InputError(f"tp={strategy.tp} needs shards: {reason}", code="shards.missing", tp=strategy.tp)
     if strategy.tp == 1 and strategy.shards and (strategy.dp == 1 or strategy.zero or strategy.sync != "all-reduce"):
         raise InputError(
             f"shards without tp are shared by replicas that exchange by all-reduce, got {strategy.name}: take dp > 1, "
             "zero=0 and sync all-reduce, or tp",
             strategy=strategy.name,
         )
-    regions = chosen_regions(graph, strategy)
-    wanted = {shard.op: shard.style for region in regions for shard in _shards_of(region)}
-    stream = _check_stream(graph, strategy, regions)
-    wanted |= dict.fromkeys(stream.ops, "sequence")
-    for shard in strategy.shards:
-        if wanted.get(shard.op) != shard.style:
-            raise InputError(
-                f"{shard.op} cannot be sharded by {shard.style}: {_reason(graph, shard)}",
-                code="shards.incomplete-group",
-                op=shard.op,
-            )
     ranks = sharing_ranks(strategy)
-    for region in regions:
-        if strategy.tp == 1 and not region.samples:
-            raise InputError(
-                f"replicas cannot share {region.name}: only layers over [samples, features] with nothing between them "
-                "that counts samples; use tp",
-                code="shards.not-for-replicas",
-                op=region.name,
-            )
-        if not region.fits(ranks):
-            raise InputError(
-                f"{ranks} ranks cannot share {region.name}: its {region.units} heads or features do not divide by "
-                f"{ranks}",
-                code="shards.not-divisible",
-                op=region.name,
-                units=region.units,
-                ranks=ranks,
-            )
-        if not _is_agreed(graph, region, regions):
-            raise InputError(
-                f"{region.name} shares its weight with another operation: shard both, or neither",
-                code="shards.tied-weight",
-                op=region.name,
-            )
-    _check_segments(graph, strategy, regions)
+    own = set(strategy.shards)
+    if own not in map(set, _offered(graph, strategy)):
+        odd = min((own.symmetric_difference(shards) for shards in _offered(graph, strategy)), key=len, default=own)
+        reason = (why_not(graph, ranks) if strategy.tp > 1 else "") or "take those of find_shards, all of them"
+        named = format_some(sorted(f"{shard.op} ({shard.style})" for shard in odd))
+        raise InputError(
+            f"{ranks} ranks cannot share {graph.name} as {strategy.name} says, which differs in {named}: {reason}",
+            code="shards.not-offered",
+            ranks=ranks,
+        )
+    if strategy.segments > 1 and chosen_stream(graph, strategy).ops:
+        raise InputError(
+            f"sequences are split where all of a network is one segment (pp=1), got {strategy.name}",
+            code="shards.sequence-in-stages",
+            strategy=strategy.name,
+        )
+    _check_segments(graph, strategy, chosen_regions(graph, strategy))
+
+
+def _offered(graph: Graph, strategy: Strategy) -> Iterator[tuple[Shard, ...]]:
+    """What the ranks of a strategy can share, by how it is asked for; nothing where they can share nothing."""
+    if strategy.tp == 1:
+        found = iter([find_classifier_shards(graph, strategy.dp)])
+    else:
+        ways = itertools.product((False, True), repeat=2)
+        found = (find_shards(graph, strategy.tp, sequence=sequence, layers=layers) for layers, sequence in ways)
+    return (shards for shards in found if shards)
 
 
 def sharing_ranks(strategy: Strategy) -> int:
@@ -222,27 +214,6 @@ def share_of(region: Region, ranks: int) -> float:
     return (high - low) / size
 
 
-def _check_stream(graph: Graph, strategy: Strategy, regions: tuple[Region, ...]) -> ResidualStream:
-    stream = chosen_stream(graph, strategy)
-    split = {shard.op for shard in strategy.shards if shard.style == "sequence"}
-    if not split:
-        return stream
-    missing = next((name for name in stream.ops if name not in split), "")
-    if missing:
-        raise InputError(
-            f"sequences are split for all operations between regions, or for none: {missing} is missing",
-            code="shards.partial-sequence",
-        )
-    if strategy.tp == 1 or strategy.segments > 1 or len(regions) < len(graph.regions) or stream.length % strategy.tp:
-        raise InputError(
-            f"sequences are split where all regions of a whole network are sharded (pp=1) and tp divides the "
-            f"{stream.length} places of a sequence, got {strategy.name}",
-            length=stream.length,
-            tp=strategy.tp,
-        )
-    return stream
-
-
 def _check_segments(graph: Graph, strategy: Strategy, regions: tuple[Region, ...]) -> None:
     segment = {op.id: number for number, ops in enumerate(segment_ops(graph, strategy)) for op in ops}
     for region in regions:
@@ -254,12 +225,6 @@ def _check_segments(graph: Graph, strategy: Strategy, regions: tuple[Region, ...
                 code="shards.split-across-segments",
                 ops=(members[0], apart),
             )
-
-
-def _is_agreed(graph: Graph, region: Region, regions: list[Region] | tuple[Region, ...]) -> bool:
-    """Whether every region that splits a parameter of this one is among the given ones."""
-    others = _sharers(graph)[region.name]
-    return others == (region.name,) or {one.name for one in regions}.issuperset(others)
 
 
 @of_graph
@@ -284,16 +249,6 @@ def _shards_of(region: Region) -> Iterator[Shard]:
     for name in region.rows:
         if name not in region.columns:
             yield Shard(op=name, style=last)
-
-
-def _reason(graph: Graph, shard: Shard) -> str:
-    for region in graph.regions:
-        if shard.op in (*region.columns, *region.rows):
-            needed = ", ".join(f"{found.op} ({found.style})" for found in _shards_of(region))
-            return f"it is sharded together with {needed}, or not at all"
-    if all(op.id != shard.op for op in graph.ops):
-        return f"{graph.name} has no such operation"
-    return graph.whole.get(shard.op, "it starts or ends nothing that ranks could share")
 
 
 _Stop = tuple[Kind, str, bool, int]

@@ -5,6 +5,7 @@ between two neighbouring split points of the graph (`Graph.split_points`): one o
 has made, or share its running state.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, get_args
 
@@ -46,35 +47,24 @@ def stretches(graph: Graph) -> tuple[tuple[str, ...], ...]:
 
 
 def _check_cover(graph: Graph, strategy: Strategy) -> None:
-    parts = segment_ops(graph, strategy)
-    seen: dict[str, int] = {}
+    segment_ops(graph, strategy)  # refuses names that the graph does not have
+    counts = Counter(name for part in strategy.parts for name in part.ops)
+    wrong = [op.id for op in graph.ops if counts[op.id] != 1]
+    if wrong:
+        raise InputError(
+            f"every operation of {graph.name!r} is in exactly one part of the placement, and {format_some(wrong, 12)} "
+            "is in none, or in several",
+            code="parts.not-once",
+            ops=tuple(wrong),
+        )
     place = {op.id: number for number, op in enumerate(graph.ops)}
-    for number, ops in enumerate(parts):
-        if not ops:
-            raise InputError(f"part {number} of the placement has no operations", code="parts.empty", part=number)
-        for op in ops:
-            if op.id in seen:
-                raise InputError(
-                    f'operation "{op.id}" is in part {seen[op.id]} and in part {number} of the placement: every '
-                    "operation is in exactly one",
-                    code="parts.operation-twice",
-                    op=op.id,
-                )
-            seen[op.id] = number
-        order = [place[op.id] for op in ops]
-        if order != sorted(order):
+    for number, part in enumerate(strategy.parts):
+        if not part.ops or list(part.ops) != sorted(part.ops, key=place.__getitem__):
             raise InputError(
-                f"the operations of part {number} are not in the order of the graph",
+                f"part {number} of the placement has no operations, or not in the order of the graph",
                 code="parts.not-in-graph-order",
                 part=number,
             )
-    missing = [op.id for op in graph.ops if op.id not in seen]
-    if missing:
-        raise InputError(
-            f"the placement loses {format_some(missing, 12)}: every operation of {graph.name!r} is in exactly one part",
-            code="parts.operation-missing",
-            missing=tuple(missing),
-        )
 
 
 def _check_rows(strategy: Strategy) -> None:

@@ -110,7 +110,8 @@ def draw_order(job: Job, dataset: Any, samples: int, epoch: int) -> torch.Tensor
                 "order: give the order of the whole epoch, ranks are given their parts of it",
                 replicas=made.num_replicas,
             )
-        order = _whole(made, samples, where) if _is_array(made) else _gathered(made, samples, where)
+        given = made.tolist() if isinstance(made, torch.Tensor | numpy.ndarray) else made
+        order = _gathered(given, samples, where)
     if not len(order):
         raise InputError(
             f"{where} gave no index: give at least one, or train fewer epochs", code="sampler.empty", epoch=epoch
@@ -256,33 +257,6 @@ def other_order(epoch: int) -> InputError:
     )
 
 
-def _is_array(made: Any) -> bool:
-    return isinstance(made, torch.Tensor | numpy.ndarray)
-
-
-def _whole(made: Any, samples: int, where: str) -> torch.Tensor:
-    """The indices of a tensor or an array, all at once."""
-    found = torch.as_tensor(made).detach().cpu() if isinstance(made, torch.Tensor) else numpy.asarray(made)
-    integral = (
-        not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
-        if isinstance(found, torch.Tensor)
-        else found.dtype.kind in "iu"
-    )
-    if len(found.shape) != 1 or not integral:
-        raise InputError(
-            f"{where} gave an array of shape {tuple(found.shape)} and type {found.dtype}: give the indices of samples, "
-            "integers in one dim",
-            code="sampler.bad-array",
-        )
-    order = torch.as_tensor(numpy.asarray(found).astype(numpy.int64))
-    _check_length(len(order), samples, where)
-    wrong = ((order < 0) | (order >= samples)).nonzero()
-    if len(wrong):
-        position = int(wrong[0])
-        raise _outside(int(order[position]), position, samples, where)
-    return order
-
-
 def _gathered(made: Any, samples: int, where: str) -> torch.Tensor:
     """The indices of anything that can be gone through."""
     if not isinstance(made, Iterable):
@@ -307,7 +281,7 @@ def _gathered(made: Any, samples: int, where: str) -> torch.Tensor:
         for index in islice(indices, most + 1):
             order.append(_as_index(index, len(order), samples, where))
     _check_length(len(order), samples, where)
-    return torch.tensor(order, dtype=torch.int64) if len(order) else torch.empty(0, dtype=torch.int64)
+    return torch.tensor(order, dtype=torch.int64)
 
 
 def _as_index(value: Any, position: int, samples: int, where: str) -> int:

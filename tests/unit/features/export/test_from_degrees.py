@@ -186,11 +186,11 @@ def test_commands_name_the_file_that_is_written(target: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("version", "stages", "layout"),
+    ("number", "stages", "layout"),
     [(1, 2, "Et*9|t*11|t*11|t*9L"), (2, 4, "Et*2|" + "t*2|" * 18 + "t*2L")],
 )
-def test_files_of_older_versions_are_exported(version: int, stages: int, layout: str) -> None:
-    exported = export_plan(FILES / f"degrees_version_{version}.json", "megatron")
+def test_files_of_degrees_are_exported(number: int, stages: int, layout: str) -> None:
+    exported = export_plan(FILES / f"degrees_{number}.json", "megatron")
     model = exported.sections["model"]
     assert (model["tensor_model_parallel_size"], model["pipeline_model_parallel_size"]) == (8, stages)
     assert model.get("pipeline_model_parallel_layout", layout) == layout
