@@ -34,7 +34,7 @@ SEEN: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "only_single": (NONE, ()),
     "uncopyable": (NONE, ()),
     "squeezed": (NONE, ()),
-    "augmented": (NONE, ("the data set draws",)),
+    "augmented": (NONE, ()),
     "padded_with_mask": (CUT, ("sizes differ from batch to batch: input",)),
     # Modes
     "returned_in_eval": (NONE, ("returns the model in evaluation mode",)),
@@ -77,9 +77,8 @@ SEEN: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     # Parameters
     "unused_head": (NONE, ("never: spare.weight, spare.bias",)),
     "experts": (CUT, ("in some batches only: experts.0.weight", "branches on values")),
-    "tied": (NONE, ("tied: head.weight",)),
+    "tied": (NONE, ()),
     "quantized": (NONE, ("uint8: base",)),
-    "trained_criterion": (NONE, ("parameters that the model has not: centers", "not trained")),
     "trained_criterion_held": ((*REPLICAS, *CUT), ("centers of the loss",)),
     # Draws and state
     "noisy": (NONE, ("draws with torch",)),
@@ -87,9 +86,9 @@ SEEN: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "queue": ((*DIVIDED, *CUT), ("changed by each forward: queue, place", "changes the buffer queue")),
     "stateful_loss": ((*DIVIDED, "pipeline"), ("changes the buffer loss.center",)),
     "spectral": (MICROBATCHES, ("0.parametrizations.weight.0._u",)),
-    "penalty": (CUT, ("gradients are computed inside the forward",)),
-    "hooked": (CUT, ("of yours on 0",)),
-    "compiled": (NONE, ("returns a compiled model",)),
+    "penalty": (CUT, ("gradients are computed in its forward",)),
+    "hooked": (CUT, ("hooks",)),
+    "compiled": (NONE, ()),
     "in_place": (NONE, ()),
     # Optimizers
     "lbfgs": (tuple(KINDS), ("needs a closure",)),

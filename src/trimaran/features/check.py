@@ -16,7 +16,7 @@ from trimaran.graph.behaviour import Behaviour
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, check_room
 from trimaran.program.json_files import to_plain
-from trimaran.program.refusals import KINDS, objection
+from trimaran.program.refusals import KINDS, objection, share_of_gradient
 from trimaran.report.tables import add_words, frame_table, page_text
 
 GRAPH_KINDS = {"pipeline", "tensor parallel", "placement"}
@@ -206,48 +206,72 @@ def _plainly(note: str) -> str:
 
 
 def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
-    rows = [_mode(of), _loss(job, of), _batches(of), _samples(job, of), _gradients(of), _draws(of), _branches(of)]
-    rows += [_buffers(of), _parameters(of), _optimizer(of)]
-    if of.metric == "mean":
-        found = "a mean over parts of batches: outputs are too large to be gathered, or of other shapes in each"
-        rows.append(Seen(what="metric", found=found, unusual=True))
-    if of.loss_parameters:
-        held = set(of.optimizer.extra)
-        not_held = [name for name in of.loss_parameters if f"{name} of the loss" not in held]
-        found = f"has parameters that the model has not: {format_some(of.loss_parameters)}"
-        found += "; the optimizer does not hold them, so they are not trained" if not_held else ""
-        rows.append(Seen(what="loss", found=f"{found}; to train them under any plan, put them into the model",
-                         unusual=True))  # fmt: skip
-    if of.hooked:
-        rows.append(Seen(what="hooks", found=f"of yours on {format_some(of.hooked)}", unusual=True))
-    if of.gradient_hooks:
-        rows.append(Seen(what="gradient hooks", found=f"of yours on {format_some(of.gradient_hooks)}", unusual=True))
-    if of.carried:
-        rows.append(Seen(what="state", found=f"each step changes, in Python: {format_some(of.carried)}", unusual=True))
-    if of.inner_backward:
-        rows.append(
-            Seen(what="double backward", found="gradients are computed inside the forward or the loss", unusual=True)
-        )
-    if of.compiled:
-        rows.append(Seen(what="compiled", found="the factory returns a compiled model", unusual=True))
-    rows += [Seen(what="graph", found=_plainly(note), unusual=True) for note in graph.notes]
-    if of.part_failed:
-        rows.append(Seen(what="small batches", found=f"fails on {of.part_failed}", unusual=True))
-    elif of.not_looked:
-        rows.append(Seen(what="not looked at", found=of.not_looked, unusual=True))
-    return rows
+    """What was looked at: what is usual, or the facts that hold, all of them unusual."""
+    traits, changed = of.optimizer, (*of.buffers, *of.written)
+    sliced = "they hold more than tensors" if of.others else "tensors' first dims do not all count the samples"
+    known = not (traits.needs_closure or traits.extra)
+    of_optimizer = (
+        (traits.needs_closure, "its step needs a closure"),
+        (traits.missing, f"does not hold {format_some(traits.missing)}: not trained"),
+        (traits.extra, f"holds others than it was given: {format_some(traits.extra)}"),
+        (known and not traits.separable, f"looks across parameters: {traits.reason}"),
+        (known and traits.separable and not traits.elementwise, f"needs whole parameters: {traits.reason}"),
+        (traits.draws, "draws random numbers"),
+        (traits.keeps_gradients, "its zero_grad keeps gradients"),
+        (traits.hooked, "hooks on its step"),
+        (traits.needs_metric, "the schedule follows a metric"),
+    )
+    optimizer = traits.class_name or "nothing is trained"
+    rows: tuple[tuple[str, str, tuple[tuple[object, str], ...]], ...] = (
+        ("training mode", "training", (
+            (of.returned_in_evaluation, "Job.model returns the model in evaluation mode; it is trained in the other"),
+            (of.kept_in_evaluation, f"stays in evaluation mode: {format_some(of.kept_in_evaluation)}"),
+        )),
+        ("loss", _loss(of), ((of.reduction != "mean", _loss(of)),)),
+        ("batches", "tensors of one size", (
+            (of.sizes, f"sizes differ from batch to batch: {format_some(of.sizes)}"),
+            (not of.sliceable, f"cannot be sliced, as {sliced}"),
+            (of.others, f"hold {format_some(of.others)}"),
+        )),
+        ("samples", "fixed, in random order", (
+            (of.stream, "a stream: each process reads it"),
+            (job.sampler is not None, "in the order of Job.sampler"),
+            (of.data_carries, "the data set carries state: a sample that is read again under the same seeds differs"),
+            (of.read_together, "a sample depends on those that are read with it (__getitems__)"),
+            (of.collate_draws, "Job.collate draws: each part of a batch has its own draws, as of mixup another share"),
+            (of.left_out, f"Job.collate leaves samples out, {of.left_out} of those that were read"),
+        )),
+        ("gradients", "not known" if of.not_looked else "of every parameter", (
+            (of.unused, f"never: {format_some(of.unused)}"),
+            (of.varying, f"in some batches only: {format_some(of.varying)}"),
+        )),
+        ("gradient hooks", "", ((of.gradient_hooks, f"of yours on {format_some(of.gradient_hooks)}"),)),
+        ("random draws", "none but dropout", (
+            (of.draws, "the forward or the loss draws with torch, in addition to dropout"),
+            (of.host_draws, "the forward or the loss draws from Python's or NumPy's generator"),
+        )),
+        ("buffers", "none that change", ((changed, f"changed by each forward: {format_some(changed)}"),)),
+        ("state", "", ((of.carried, f"each step changes, in Python: {format_some(of.carried)}"),)),
+        ("parameters", "of one dtype", tuple(
+            (dtype, f"{dtype}: {name}") for dtype, name in dict(reversed(of.dtypes)).items()
+        )),
+        ("optimizer", optimizer, ((any(holds for holds, _ in of_optimizer), optimizer), *of_optimizer)),
+        ("metric", "", (
+            (of.metric == "mean", "a mean over parts of batches: outputs are too large, or of other shapes in each"),
+        )),
+        *(("graph", "", ((True, _plainly(note)),)) for note in graph.notes),
+        ("small batches", "", ((of.part_failed, f"fails on {of.part_failed}"),)),
+        ("not looked at", "", ((of.not_looked and not of.part_failed, of.not_looked),)),
+    )  # fmt: skip
+    found = [(what, usual, [text for holds, text in facts if holds]) for what, usual, facts in rows]
+    return [
+        Seen(what=what, found="; ".join(facts) or usual, unusual=bool(facts))
+        for what, usual, facts in found
+        if facts or usual
+    ]
 
 
-def _mode(of: Behaviour) -> Seen:
-    found = ["training"]
-    if of.returned_in_evaluation:
-        found = ["Job.model returns the model in evaluation mode; it is trained in training mode"]
-    if of.kept_in_evaluation:
-        found.append(f"stays in evaluation mode: {format_some(of.kept_in_evaluation)}")
-    return Seen(what="training mode", found="; ".join(found), unusual=len(found) > 1 or of.returned_in_evaluation)
-
-
-def _loss(job: Job, of: Behaviour) -> Seen:
+def _loss(of: Behaviour) -> str:
     parts = "" if of.replicas is None or not of.replicates else f" (parts add up, to {of.tolerance:.0g})"
     texts = {
         "mean": f"mean over the samples{parts}",
@@ -255,120 +279,9 @@ def _loss(job: Job, of: Behaviour) -> Seen:
         "sum": f"sum over the samples{parts}",
         "pair": f"(sum, weight){parts}",
         "given": f"mean over what Job.loss_weight says{parts}",
-        "batch": "no mean that was tried: the gradients of parts do not add up",
+        "batch": f"{'changes with the padding of a batch' if of.padded else 'no mean that was tried'}: the gradients "
+        f"of parts do not add up, they differ by {share_of_gradient(of.replicas)}",
         "gathers": "looks across samples, and gathers them from all ranks",
         "unknown": "not known",
     }
-    text = texts[of.reduction]
-    if of.reduction == "batch" and of.padded:
-        text = "changes with the padding of a batch: the gradients of parts do not add up"
-    if of.reduction == "batch" and of.replicas is not None:
-        text += f", they differ by {_percent(of.replicas)} of the largest"
-    return Seen(what="loss", found=text, unusual=of.reduction != "mean")
-
-
-def _row(what: str, usual: str, *facts: tuple[object, str]) -> Seen:
-    """One row: the facts that hold, all of them unusual."""
-    found = [text for holds, text in facts if holds]
-    return Seen(what=what, found="; ".join(found) or usual, unusual=bool(found))
-
-
-def _batches(of: Behaviour) -> Seen:
-    why = "as they hold more than tensors" if of.others else "as tensors' first dims do not all count the samples"
-    return _row(
-        "batches",
-        "tensors of one size",
-        (of.sizes, f"sizes differ from batch to batch: {format_some(of.sizes)}"),
-        (not of.sliceable, f"cannot be sliced, {why}"),
-        (of.others, f"hold {format_some(of.others)}"),
-    )
-
-
-def _samples(job: Job, of: Behaviour) -> Seen:
-    return _row(
-        "samples",
-        "fixed, in random order",
-        (of.stream, "a stream: each process reads it"),
-        (job.sampler is not None, "in the order of Job.sampler"),
-        (of.data_draws and not of.data_carries, "the data set draws: a sample differs when it is read again"),
-        (of.data_carries, "the data set carries state: a sample differs when it is read again under the same seeds"),
-        (of.read_together, "a sample depends on those that are read with it (__getitems__)"),
-        (of.collate_draws, "Job.collate draws: each part of a batch has its own draws, as of mixup another share"),
-        (of.left_out, f"Job.collate leaves samples out, {of.left_out} of those that were read"),
-    )
-
-
-def _gradients(of: Behaviour) -> Seen:
-    if of.not_looked:
-        return Seen(what="gradients", found="not known")
-    return _row(
-        "gradients",
-        "of every parameter",
-        (of.unused, f"never: {format_some(of.unused)}"),
-        (of.varying, f"in some batches only: {format_some(of.varying)}"),
-    )
-
-
-def _draws(of: Behaviour) -> Seen:
-    return _row(
-        "random draws",
-        "none but dropout",
-        (of.draws, "the forward or the loss draws with torch, in addition to dropout"),
-        (of.host_draws, "the forward or the loss draws from Python's or NumPy's generator"),
-    )
-
-
-def _branches(of: Behaviour) -> Seen:
-    return _row(
-        "branches",
-        "none seen",
-        ("seed" in of.path, "other operations under another seed"),
-        ("data" in of.path, "other operations with other data"),
-    )
-
-
-def _buffers(of: Behaviour) -> Seen:
-    changed = (*of.buffers, *of.written)
-    seen = _row(
-        "buffers",
-        "none that change",
-        (of.batch_norms, f"batch norm: {format_some(of.batch_norms)}"),
-        (changed, f"changed by each forward: {format_some(changed)}"),
-    )
-    return replace(seen, unusual=bool(changed))
-
-
-def _parameters(of: Behaviour) -> Seen:
-    dtypes = [(dtype, f"{dtype}: {name}") for dtype, name in dict(reversed(of.dtypes)).items()]
-    return _row("parameters", "of one dtype, none tied", (of.tied, f"tied: {format_some(of.tied)}"), *dtypes)
-
-
-def _optimizer(of: Behaviour) -> Seen:
-    traits = of.optimizer
-    found = [traits.class_name or "nothing is trained"]
-    if traits.needs_closure:
-        found.append("its step needs a closure")
-    if traits.missing:
-        found.append(f"does not hold {format_some(traits.missing)}: not trained")
-    if traits.extra or traits.foreign:
-        found.append(f"holds others than it was given: {format_some(traits.extra)}")
-    if traits.needs_closure or traits.extra:
-        pass
-    elif not traits.separable:
-        found.append(f"looks across parameters: {traits.reason}")
-    elif not traits.elementwise:
-        found.append(f"needs whole parameters: {traits.reason}")
-    if traits.draws:
-        found.append("draws random numbers")
-    if traits.keeps_gradients:
-        found.append("its zero_grad keeps gradients")
-    if traits.hooked:
-        found.append("hooks on its step")
-    if traits.needs_metric:
-        found.append("the schedule follows a metric")
-    return Seen(what="optimizer", found="; ".join(found), unusual=len(found) > 1)
-
-
-def _percent(share: float) -> str:
-    """A share of a gradient."""
-    return "more than all" if not share <= 10.0 else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+    return texts[of.reduction]

@@ -23,10 +23,9 @@ over what `Job.loss_weight` says; nothing that adds up over parts of a batch; th
 not looked at."""
 
 
-Metric = Literal["", "gathered", "mean", "communicates"]
+Metric = Literal["", "gathered", "mean"]
 """How `Job.metric` is computed: not looked at, or there is none; over the outputs of all evaluation data; as the mean
-over samples of the metrics of parts of batches, since outputs cannot be put together, or are too large; it waits for
-other ranks."""
+over samples of the metrics of parts of batches, since outputs cannot be put together, or are too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +156,6 @@ class Behaviour:
         tolerance: such a difference that is rounding
         padded: the difference is there because each part was padded on its own
         stream: the training data is an `IterableDataset`
-        data_draws: a sample that is read twice differs
         data_carries: it, or its batch, differs also under the same seeds: the data set or the collate keeps something
         moved: what gives another value for the same samples under the same seeds, by what no look can put back, such
             as an iterator; empty: nothing
@@ -173,34 +171,26 @@ class Behaviour:
         restarts: they draw other numbers for other samples, and from the same state in each call
         holds_generator: they draw from a generator that they hold, of torch, Python or NumPy
         host_draws: they draw from a generator of Python or NumPy
-        path: what the forward does differs: with "seed", with "data", with neither
-        decided_at: the line of the user's code that reads a value by which it does, as "job.py:12"; empty: not known
-        mixed_at: where the losses of parts do not add up, the first line of the user's code that gives a batch what is
-            not made of what it gives its parts; empty: not known
-        batch_norms: modules whose statistics follow the batches
-        synced: those of them that wait for other ranks (SyncBatchNorm)
+        branches: what the forward does differs with the data
+        mixed_at: where the losses of parts do not add up, the first line of the user's code that gives a batch, or
+            reads of it, what is not made of what it gives its parts; empty: not known
+        synced: batch norms that wait for other ranks (SyncBatchNorm)
         failing: sizes of parts that fail in training, each with how [samples]: batch norm may need two
         batches: samples of a global batch, and of the last of each epoch where that is smaller and trained on
         last_unknown: the last batch of an epoch may be of any size: a stream does not say how long it is
         left_out: samples that Job.collate leaves out of a batch, of those that were read
         buffers: others that a forward changes
         written: parameters that a forward changes
-        hooked: modules with hooks of the user's
         scripted: modules of torch.jit, which take no hooks
         overlapping: a trained parameter, and another tensor of the model that lies in the same memory, by name
         renamed: entries of its `state_dict` that are its tensors under other names, or made of them
-        readers: other parts of the job than the loss that hold parts of the model, each with what it holds
+        readers: parts of the job that hold parts of the model, each with what it holds
         hollow: trained parameters without elements
         gradient_hooks: parameters with hooks of the user's on their gradients
         carried: values in Python, outside of buffers, that each step changes
         carried_of_samples: those of them that it changes otherwise for other samples
-        in_loss: parts of the model that the loss holds
-        tied: parameters that are one under several names
         dtypes: dtypes of parameters that are not that of the first trained one, each with the parameter
-        loss_parameters: parameters that the loss has and the model has not
         part_failed: how a part of a batch failed that as a whole did not; empty: none did
-        inner_backward: gradients are computed inside the forward or the loss
-        compiled: the factory returns a model that is compiled already
         metric: how that of an evaluation is computed; empty: there is none, or that is not known
         optimizer: what the optimizer does with its parameters
         precision: of the job
@@ -220,7 +210,6 @@ class Behaviour:
     tolerance: float = 0.0
     padded: bool = False
     stream: bool = False
-    data_draws: bool = False
     data_carries: bool = False
     moved: str = ""
     read_together: bool = False
@@ -235,10 +224,8 @@ class Behaviour:
     restarts: bool = False
     holds_generator: bool = False
     host_draws: bool = False
-    path: tuple[str, ...] = ()
-    decided_at: str = ""
+    branches: bool = False
     mixed_at: str = ""
-    batch_norms: tuple[str, ...] = ()
     synced: tuple[str, ...] = ()
     failing: tuple[tuple[int, str], ...] = ()
     batches: tuple[int, ...] = ()
@@ -246,7 +233,6 @@ class Behaviour:
     left_out: int = 0
     buffers: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
-    hooked: tuple[str, ...] = ()
     scripted: tuple[str, ...] = ()
     overlapping: tuple[str, ...] = ()
     renamed: tuple[str, ...] = ()
@@ -255,13 +241,8 @@ class Behaviour:
     gradient_hooks: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
     carried_of_samples: tuple[str, ...] = ()
-    in_loss: tuple[str, ...] = ()
-    tied: tuple[str, ...] = ()
     dtypes: tuple[tuple[str, str], ...] = ()
-    loss_parameters: tuple[str, ...] = ()
     part_failed: str = ""
-    inner_backward: bool = False
-    compiled: bool = False
     metric: Metric = ""
     optimizer: OptimizerTraits = field(default_factory=OptimizerTraits)
     precision: str = "fp32"

@@ -31,7 +31,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -58,12 +58,11 @@ from trimaran.graph.examine_modes import (
     span_of,
 )
 from trimaran.graph.gradients import are_alike, kept_gradient, largest, largest_difference, summed
-from trimaran.graph.metrics import EVALUATED, can_gather, copied_metric
+from trimaran.graph.metrics import EVALUATED, can_gather
 from trimaran.graph.optimizers import (
     differing_option,
     modules_of,
     optimizer_traits,
-    parameter_names,
     trained_parameters,
 )
 from trimaran.user_code.alone import alone, among_ranks, is_one_of_several
@@ -84,6 +83,7 @@ from trimaran.user_code.batches import (
 )
 from trimaran.user_code.datasets import describe
 from trimaran.user_code.held_state import (
+    HOST_GENERATOR_TYPES,
     HeldState,
     Values,
     changed,
@@ -98,15 +98,11 @@ from trimaran.user_code.model import (
     count_gradient_hooks,
     device_of,
     differing_sizes,
-    has_compiled,
-    has_user_hooks,
-    hooks_now,
     hooks_of_user,
     hooks_wait,
     largest_look,
     parts_in_evaluation,
     precision_context,
-    put_hooks_back,
     quiet,
     uncompiled,
     untouched,
@@ -177,11 +173,8 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     """
     started_s = time.perf_counter()
     # Before the optimizer is tried, for which other models may be made.
-    in_loss = parts_in_loss(job.loss, model)
-    found = replace(
-        _from_model(model), in_loss=in_loss, optimizer=optimizer_traits(job, model), precision=job.precision,
-        readers=readers_of(job, model),
-    )  # fmt: skip
+    found = replace(_from_model(model), readers=readers_of(job, model), precision=job.precision)
+    found = replace(found, optimizer=optimizer_traits(job, model))
     with quiet(), _among_ranks() if dist.group.WORLD is None else alone():
         parameters = trained_parameters(model)
         # It may ask for a device that is not here.
@@ -194,9 +187,8 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         _from_batches(found, samples),
         batches=_batch_sizes(job, samples),
         last_unknown=samples.stream and samples.total is None and not job.drop_last,
+        readers=(*found.readers, *_reading(model, {"Job.dataset": samples.dataset})),
     )
-    if held := parts_in_loss(samples.dataset, model):
-        found = replace(found, readers=(*found.readers, ("Job.dataset", held[0])))
     with ExitStack() as stack:
         for part in (model, *modules_of(job.loss)):
             stack.enter_context(untouched(part))
@@ -219,26 +211,21 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
 def _from_model(model: nn.Module) -> Behaviour:
     named = {module: path for path, module in model.named_modules()}
     trained = dict(model.named_parameters(remove_duplicate=False))
-    first: dict[int, str] = {}
-    tied = [name for name, one in trained.items() if first.setdefault(id(one), name) != name]
+    still = [named[part] for part in parts_in_evaluation(model)]
     common = next((one.dtype for one in trained.values() if one.requires_grad), torch.float32)
     dtypes = tuple((dtype_name(one.dtype), name) for name, one in trained.items() if one.dtype != common)
     return Behaviour(
         gradient_hooks=tuple(name for name, one in model.named_parameters() if count_gradient_hooks(one)),
         returned_in_evaluation=was_in_evaluation(model),
-        kept_in_evaluation=tuple(_outermost(named[part] for part in parts_in_evaluation(model))),
-        batch_norms=tuple(path for module, path in named.items() if _follows_batches(module)),
+        kept_in_evaluation=tuple(one for one in still if not one.startswith(tuple(f"{path}." for path in still))),
         synced=tuple(path or "the model" for module, path in named.items() if isinstance(module, nn.SyncBatchNorm)),
-        hooked=tuple(path or "the model" for module, path in named.items() if has_user_hooks(module)),
         scripted=tuple(
             path or "the model" for path, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)
         ),
         overlapping=_overlapping(model),
         renamed=_renamed(model),
         hollow=tuple(name for name, one in trained.items() if one.requires_grad and not one.numel()),
-        tied=tuple(tied),
         dtypes=dtypes,
-        compiled=has_compiled(model),
     )
 
 
@@ -282,38 +269,30 @@ def _share_elements(one: Tensor, other: Tensor) -> bool:
         return False
     if one.element_size() != other.element_size():
         return True
-    taken = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
-    for dim, stride in enumerate(one.stride()):
-        # An element that stands in several places is written once.
-        one = one if stride else one.narrow(dim, 0, 1)
-    taken.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
-    return bool(taken.as_strided(other.shape, other.stride(), other.storage_offset()).any())
+    places = torch.arange(one.untyped_storage().nbytes() // one.element_size())
+    own, others = (places.as_strided(each.shape, each.stride(), each.storage_offset()) for each in (one, other))
+    return bool(torch.isin(own, others).any())
 
 
-_READERS = ("lr_schedule", "metric", "sampler", "collate")
+_READERS = ("loss", "lr_schedule", "metric", "sampler", "collate")
 
 
 def readers_of(job: Job, model: nn.Module) -> tuple[tuple[str, str], ...]:
-    """Fields of a job, other than the loss and the data, that hold parts of the model, each with what it holds.
+    """Fields of a job, other than the data, that hold modules or parameters of the model, each with the first.
 
     Args:
         job: has them
         model: the user's, as it was made last
     """
-    held = ((f"Job.{name}", parts_in_loss(getattr(job, name), model)) for name in _READERS)
-    return tuple((name, parts[0]) for name, parts in held if parts)
+    return _reading(model, {f"Job.{name}": getattr(job, name) for name in _READERS})
 
 
-def _follows_batches(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training and module.track_running_stats
-
-
-def _outermost(paths: Iterator[str]) -> Iterator[str]:
-    last: str | None = None
-    for path in paths:
-        if last is None or not path.startswith(f"{last}."):
-            yield path
-            last = path
+def _reading(model: nn.Module, fields: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    named = [(name or "the model", one) for name, one in (*model.named_modules(), *model.named_parameters())]
+    names = {id(one): name for name, one in named}
+    held = {field: HeldState({field: one}, undoable=False).parts() for field, one in fields.items()}
+    firsts = {field: next((names[id(one)] for one in parts if id(one) in names), "") for field, parts in held.items()}
+    return tuple((field, name) for field, name in firsts.items() if name)
 
 
 def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
@@ -329,7 +308,6 @@ def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
         others=tuple(dict.fromkeys(type(value).__name__ for value in others)),
         sizes=differing_sizes(samples),
         stream=samples.stream,
-        data_draws=samples.draws(),
         data_carries=carries,
         moved="Job.collate" if samples.moves else "",
         read_together=not carries and samples.read_together(),
@@ -354,7 +332,6 @@ class _Pass:
         buffers: afterwards, those of batch norms apart
         path: of operations
         read: values of tensors that decide, in order
-        read_at: the line of the user's code that reads each
         states: of the generator of each draw, before it
     """
 
@@ -364,7 +341,6 @@ class _Pass:
     buffers: list[Tensor] = field(default_factory=list)
     path: int = 0
     read: tuple[int | bool, ...] = ()
-    read_at: tuple[str, ...] = ()
     states: tuple[int, ...] = ()
 
 
@@ -386,14 +362,6 @@ class _Split:
         """A part read other values than the whole."""
         return any(one.read != self.run.read for one in self.apart)
 
-    def reads_at(self) -> str:
-        """The line of the user's code that reads the first of them; empty: not known."""
-        for one in self.apart:
-            for place, own, whole in zip(one.read_at, one.read, self.run.read, strict=False):
-                if own != whole:
-                    return place
-        return ""
-
 
 class _Examination:
     """Runs a job on batches and on their parts."""
@@ -404,16 +372,14 @@ class _Examination:
         self.reads = False
         self.own = self.generates = False
         self._ends: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self.draws = self.host_draws = self.uncoupled = self.inner = self.mixed = False
+        self.draws = self.host_draws = self.uncoupled = self.mixed = False
         self.written: set[str] = set()
         # Draws that begin in the same state whatever the seed; and those that a part of the batch has other shapes of.
         self._restarted: set[int] = set()
         self._parted: set[int] = set()
-        self.foreign: dict[str, None] = {}
         self.part_failed = ""
         self._failing: tuple[tuple[int, str], ...] = ()
         self._calls: list[LossCall] = []
-        self._held = parameter_names(job.loss)
         self._collate_draws = False
         # What is drawn in a loop over samples is drawn alike for each, so that a part draws what the whole does.
         self._draws_alike = False
@@ -422,6 +388,7 @@ class _Examination:
         # Losses of the first batch, once more.
         self._again: list[float] = []
         self._read: list[int] = []
+        self._of_loss = modules_of(job.loss)
         self._prepare(double=True)
 
     @property
@@ -451,16 +418,15 @@ class _Examination:
         # A forward may keep an average of weights, or weights of another network that follow these.
         if elements <= MOST_FOLLOWED:
             self._buffers |= dict(self._work.named_parameters())
-        for part in modules_of(self._job.loss):
+        for part in self._of_loss:
             met = {*norms, *map(id, self._buffers.values())}
             self._buffers |= {f"{OF_LOSS}{name}": one for name, one in part.named_buffers() if id(one) not in met}
         # A forward may put another tensor in the place of a buffer.
         met = {id(one) for one in self._buffers.values()}
-        self._places = [(part, name, one) for part in (*self._work.modules(), *modules_of(self._job.loss))
+        self._places = [(part, name, one) for part in (*self._work.modules(), *self._of_loss)
                         for name, one in part._buffers.items() if id(one) in met]  # fmt: skip
         self._initial = [one.detach().clone() for one in self._buffers.values()]
         # A first forward may put hooks on its parts, and keep that it has, as models of Hugging Face do.
-        self._hooks = hooks_now(self._work)
         self._held_state = HeldState(_holders(self._job, self._work))
 
     def _reaches_model(self, work: nn.Module) -> bool:
@@ -475,7 +441,9 @@ class _Examination:
         while True:
             began_s = time.perf_counter()
             try:
-                self._calls = _losses_called(self._job, self._work, self._batch(first), double=self._double)
+                called = Losses()
+                self._value(self._batch(first), WithoutBatchEffects(), called)
+                self._calls = list(dict.fromkeys(called.calls))
                 break
             except InputError:
                 raise
@@ -544,7 +512,7 @@ class _Examination:
         return replace(
             found,
             reduction=reduction,
-            mixed_at=self._mixed_at(splits[0]) if reduction == "batch" and not padded else "",
+            mixed_at=self._mixed_at(splits) if reduction == "batch" and not padded else "",
             logs_over_ranks=communicates == "logs",
             follows_ranks=found.follows_ranks or communicates == "follows",
             weight=weight,
@@ -556,8 +524,6 @@ class _Examination:
             restarts=bool(self._restarted & self._parted),
             holds_generator=self.own,
             host_draws=self.host_draws,
-            inner_backward=self.inner,
-            loss_parameters=tuple(self.foreign),
             part_failed=self.part_failed,
             failing=self._failing,
             left_out=len(self._left_out),
@@ -588,7 +554,6 @@ class _Examination:
         job, make = self._job, self._job.evaluation_dataset
         if job.metric is None or make is None:
             return ""
-        modes = [(module, module.training) for module in self._work.modules()]
         try:
             data = Samples(replace(job, dataset=make), device_of(self._work), most=EVALUATED, keep=True, least=1)
             self._work.eval()
@@ -596,19 +561,11 @@ class _Examination:
             self.written |= {name for (name, one), value in now if name in self._known and not are_alike(one, value)}
             count = min(EVALUATED, data.count)
             made = [self._evaluated(data.batch(range(some))) for some in dict.fromkeys((count, -(-count // 2), 1))]
-            coupled = Coupled(Draws(), None)
-            # What it gathers may be empty.
-            with _among_ranks(), torch.no_grad(), self._promoting(), coupled, suppress(Exception):
-                copied_metric(job.metric)(*made[0])
-            if coupled.communicated:
-                return "communicates"
             return "gathered" if can_gather(made, samples=data.total) else "mean"
         except Exception:  # noqa: BLE001 - what fails in an evaluation is told there
             return ""
         finally:
             self._put_back()
-            for module, training in modes:
-                module.training = training
 
     def _evaluated(self, batch: Any) -> tuple[Any, Any]:
         """Output and target of a batch."""
@@ -716,8 +673,7 @@ class _Examination:
                 continue
             try:
                 batch = self._batch(range(size))
-                with self._promoting():
-                    loss_value(self._job, call_model(self._job, self._work, batch), batch)
+                self._value(batch)
             except Exception as error:  # noqa: BLE001 - whatever a forward or a loss needs more samples for
                 failing.append((size, describe(error)))
             self._put_back()
@@ -826,31 +782,31 @@ class _Examination:
         dims = None
         if self._collate_draws and len(numbers) > 1:
             dims = sample_dims(whole, self._batch(numbers[:-1]), len(numbers))
+        sizes = [len(group) for group in groups]
         if dims is not None:
-            starts = [0, *itertools.accumulate(map(len, groups))]
-            parts = [slice_dims(whole, dims, start, stop) for start, stop in itertools.pairwise(starts)]
+            parts = [slice_dims(whole, dims, start, stop) for start, stop, _ in _bounds(sizes)]
         else:
             parts = [self._batch(group) for group in groups]
-        return self._run(whole, parts, [len(group) for group in groups])
+        return self._run(whole, parts, sizes)
+
+    def _sliced(self, whole: Any, sizes: list[int]) -> _Split:
+        """The same, of parts that are slices of it."""
+        return self._run(whole, [slice_batch(whole, start, stop) for start, stop, _ in _bounds(sizes)], sizes)
 
     def _run(self, whole: Any, parts: list[Any], sizes: list[int]) -> _Split:
         """The whole, and its parts: apart, and in turn."""
         drawn = Draws(sizes)
-        # A forward may write to its input.
-        run = self._pass(copied_batch(whole), drawn)
-        starts = [0, *itertools.accumulate(sizes)]
-        bounds = [(start, stop, starts[-1]) for start, stop in itertools.pairwise(starts)]
+        run = self._pass(whole, drawn)
+        bounds = _bounds(sizes)
         apart, in_turn = [], []
         try:
             for part, bound in zip(parts, bounds, strict=True):
                 self._put_back()
-                apart.append(self._pass(copied_batch(part), drawn, bound))
+                apart.append(self._pass(part, drawn, bound))
             drew = any(before != after for before, after in self._ends.items())
             if drew or not all(map(are_alike, self._initial, run.buffers)):
                 self._put_back()
-                in_turn = [
-                    self._pass(copied_batch(part), drawn, bound) for part, bound in zip(parts, bounds, strict=True)
-                ]
+                in_turn = [self._pass(part, drawn, bound) for part, bound in zip(parts, bounds, strict=True)]
         except Exception as error:  # noqa: BLE001 - a forward that needs more samples: told, not known
             size = sizes[min(len(apart), len(sizes) - 1)]
             self.part_failed = f"{size} of {sum(sizes)} samples: {describe(error)}"
@@ -865,12 +821,20 @@ class _Examination:
         batch = self._samples.batch(numbers)
         return cast_batch(batch, torch.float64) if self._double else batch
 
+    def _value(self, batch: Any, *modes: AbstractContextManager[Any], seed: int = 0) -> Any:
+        """The loss of a copy of a batch, to which a forward may write, under modes."""
+        seed_generators(self._job.seed + seed)
+        with ExitStack() as stack:
+            for mode in (self._promoting(), *modes):
+                stack.enter_context(mode)
+            given = copied_batch(batch)
+            return loss_value(self._job, call_model(self._job, self._work, given), given)
+
     def _versions(self) -> dict[str, tuple[int, int]]:
         return {name: (one._version, one.data_ptr()) for name, one in self._work.named_parameters()}
 
     def _put_back(self) -> None:
         self._put_buffers_back()
-        put_hooks_back(self._hooks)
         self._held_state.put_back()
 
     def _put_buffers_back(self) -> None:
@@ -884,30 +848,28 @@ class _Examination:
         now = {id(one): part._buffers.get(name) for part, name, one in self._places}
         return [one if (put := now.get(id(one))) is None else put for one in self._buffers.values()]
 
-    def _mixed_at(self, split: _Split) -> str:
+    def _mixed_at(self, splits: Sequence[_Split]) -> str:
         """The first line at which something of the batch is not made of that of its parts; empty: not known."""
-        starts = [0, *itertools.accumulate(split.sizes)]
-        bounds = [None, *((start, stop, starts[-1]) for start, stop in itertools.pairwise(starts))]
+        split = next((one for one in splits if one.reads_other), splits[0])
         drawn = Draws(split.sizes)
-        kept: list[list[tuple[str, Tensor, str]]] = []
+        kept: list[list[tuple[str, Any, str]]] = []
         try:
-            for batch, bound in zip((split.whole, *split.parts), bounds, strict=True):
+            for batch, bound in zip((split.whole, *split.parts), (None, *_bounds(split.sizes)), strict=True):
                 coupled = Coupled(drawn, bound, keeps=True)
-                seed_generators(self._job.seed)
-                with self._promoting(), WithoutBatchEffects(), coupled:
-                    given = copied_batch(batch)
-                    loss_value(self._job, call_model(self._job, self._work, given), given)
+                self._value(batch, WithoutBatchEffects(), coupled)
                 self._put_back()
                 kept.append(coupled.kept)
         except Exception:  # noqa: BLE001 - one of the parts failed before, or gradients are computed inside
             return ""
         finally:
             self._put_back()
-        runs: Iterator[tuple[tuple[str, Tensor, str], ...]] = zip(*kept, strict=False)
+        runs: Iterator[tuple[tuple[str, Any, str], ...]] = zip(*kept, strict=False)
         for (name, whole, place), *parts in runs:
             if any(one[0] != name for one in parts):
                 return ""
-            if place and not self._is_made_of([one for _, one, _ in parts], whole, split.sizes):
+            found = [one for _, one, _ in parts]
+            made = self._is_made_of(found, whole, split.sizes) if isinstance(whole, Tensor) else {*found} == {whole}
+            if place and not made:
                 return place
         return ""
 
@@ -945,7 +907,7 @@ class _Examination:
         tolerance = EXACT if device_of(self._work).type == "cpu" else self.tolerance
 
         def run(drawn: Draws, bound: tuple[int, int, int] | None = None) -> float:
-            value = self._pass(copied_batch(split.whole), drawn, bound).value
+            value = self._pass(split.whole, drawn, bound).value
             self._put_back()
             return value
 
@@ -963,7 +925,7 @@ class _Examination:
         drawn, samples, of_part = Draws(split.sizes), sum(split.sizes), split.sizes[0]
 
         def kept(batch: Any, bound: tuple[int, int, int] | None) -> Values:
-            self._pass(copied_batch(batch), drawn, bound)
+            self._pass(batch, drawn, bound)
             # What follows a buffer, such as a weight that is divided by its norm, is not carried in Python.
             self._put_buffers_back()
             return self._held_state.values()
@@ -983,41 +945,33 @@ class _Examination:
         seed: int = 0,
     ) -> _Pass:
         """Forward, loss and backward."""
-        job, model = self._job, self._work
-        seed_generators(job.seed + seed)
+        seed_generators(self._job.seed + seed)
         hosts = host_states(PYTHON_AND_NUMPY)
-        own = self._held_state.generators()
+        own = list(self._held_state.find(*HOST_GENERATOR_TYPES).values())
         began = generator_states(own)
-        alike = job.seed + seed if self._draws_alike else None
+        alike = self._job.seed + seed if self._draws_alike else None
         coupled = Coupled(drawn, bound, alike=alike)
         versions = self._versions()
         # The copy is fp64; where it is looked at as it is, so is its precision.
-        context = nullcontext() if self._double else precision_context(job, device_of(model))
-        with self._own_gradients():
-            with (
-                self._promoting(), WithoutBatchEffects(coupled), coupled, coupled.on_hosts(), context,
-            ):  # fmt: skip
-                output = call_model(job, model, batch)
-                value = loss_value(job, output, batch)
-            total, weight = value if isinstance(value, tuple) else (value, None)
-            if isinstance(total, Tensor) and total.requires_grad:
-                if bound is None:
-                    self._note_leaves(total)
-                # Checkpointed activations are computed again, and draw again: as in the forward, which a function of
-                # torch's that is called under these modes would leave.
-                with self._promoting(), WithoutBatchEffects(), coupled, coupled.on_hosts():
-                    _engine_run_backward(
-                        (total,), (torch.ones_like(total),), False, False, (), allow_unreachable=True,
-                        accumulate_grad=True,
-                    )  # fmt: skip
-            gradients = [None if one.grad is None else kept_gradient(one.grad) for one in self._trained]
+        context = nullcontext() if self._double else precision_context(self._job, device_of(self._work))
+        self._forget_gradients()
+        value = self._value(batch, WithoutBatchEffects(coupled), coupled, coupled.on_hosts(), context, seed=seed)
+        total, weight = value if isinstance(value, tuple) else (value, None)
+        if isinstance(total, Tensor) and total.requires_grad:
+            # Checkpointed activations are computed again, and draw again: as in the forward, which a function of
+            # torch's that is called under these modes would leave.
+            with self._promoting(), WithoutBatchEffects(), coupled, coupled.on_hosts():
+                _engine_run_backward(
+                    (total,), (torch.ones_like(total),), False, False, (), allow_unreachable=True,
+                    accumulate_grad=True,
+                )  # fmt: skip
+        gradients = [None if one.grad is None else kept_gradient(one.grad) for one in self._trained]
         ended = generator_states(own)
         self.own |= coupled.own or ended != began
         # From the same state a part draws less than the whole, unless it draws for the batch.
         self.generates |= coupled.generates or self._ends.setdefault(began, ended) != ended
         self._parted |= coupled.parted
         self.draws |= coupled.drew
-        self.inner |= coupled.inner
         self.uncoupled |= coupled.lost
         self.mixed |= coupled.mixed
         self.reads |= coupled.reads
@@ -1031,27 +985,11 @@ class _Examination:
             buffers=[one.detach().clone() for one in self._buffers_now()],
             path=hash(tuple(coupled.operations)),
             read=tuple(coupled.read),
-            read_at=tuple(coupled.read_at),
             states=tuple(coupled.states),
         )
 
     def _promoting(self) -> Any:
         return Promoting() if self._double else nullcontext()
-
-    def _note_leaves(self, loss: Tensor) -> None:
-        """Parameters that the loss depends on and the model has not."""
-        known = {id(one) for one in self._work.parameters()}
-        todo, met = [loss.grad_fn], set()
-        while todo:
-            node = todo.pop()
-            if node is None or node in met:
-                continue
-            met.add(node)
-            leaf = getattr(node, "variable", None)
-            if isinstance(leaf, nn.Parameter) and id(leaf) not in known:
-                name = self._held.get(id(leaf), f"a parameter of shape {tuple(leaf.shape)}")
-                self.foreign[name] = None
-            todo += [one for one, _ in node.next_functions]
 
     def _seen(self, splits: list[_Split]) -> dict[str, Any]:
         """What does not depend on how the loss is reduced."""
@@ -1062,20 +1000,15 @@ class _Examination:
             if any(not are_alike(one.run.buffers[place], self._initial[place]) for one in splits)
         ]
         parameters = dict(self._work.named_parameters())
-        path = []
         # A loop over samples goes on longer where there are more.
         alike = [split for split in splits if sum(split.sizes) == sum(splits[0].sizes)]
-        if len({split.run.path for split in alike}) > 1 or any(split.reads_other for split in splits):
-            path.append("data")
         seeds: list[_Pass] = []
         for seed in range(1, MOST_SEEDS + 1):
             # Where the forward goes other ways, more of them are wanted.
             enough = seed > SEEDS and all(one.path == splits[0].run.path for one in seeds)
             if not enough and time.process_time() - self._started_s < SECONDS:
-                seeds.append(self._pass(copied_batch(splits[0].whole), Draws(), seed=seed))
+                seeds.append(self._pass(splits[0].whole, Draws(), seed=seed))
                 self._put_back()
-        if any(one.path != splits[0].run.path for one in seeds):
-            path.append("seed")
         for one in seeds:
             again = zip(splits[0].run.states, one.states, strict=False)
             self._restarted |= {place for place, (first, other) in enumerate(again) if first == other != 0}
@@ -1087,8 +1020,7 @@ class _Examination:
             "varying": tuple(name for name, one in zip(self._names, have, strict=True) if any(one) and not all(one)),
             "buffers": tuple(name for name in changed if name not in parameters),
             "written": tuple(name for name in parameters if name in changed or name in self.written),
-            "path": tuple(path),
-            "decided_at": next(filter(None, (one.reads_at() for one in splits)), ""),
+            "branches": len({one.run.path for one in alike}) > 1 or any(one.reads_other for one in splits),
         }
 
     def _reduction(self, splits: list[_Split], tolerance: float) -> tuple[Reduction, Weight | None, float, float]:
@@ -1164,10 +1096,8 @@ class _Examination:
             whole = self._planted(split, weight)
             if whole is None:
                 continue
-            starts = [0, *itertools.accumulate(split.sizes)]
-            parts = [slice_batch(whole, start, stop) for start, stop in itertools.pairwise(starts)]
             try:
-                found = self._run(whole, parts, split.sizes)
+                found = self._sliced(whole, split.sizes)
             except Exception:  # noqa: BLE001 - such a value cannot be there
                 self._put_back()
                 continue
@@ -1362,43 +1292,28 @@ class _Examination:
     def _hooked_gradients(self, value: Tensor) -> list[Tensor]:
         """Gradients of what is trained, as the hooks on them leave those of a whole batch; a copy has no hooks."""
         own = [one for one in self._model.parameters() if one.requires_grad]
-        with self._own_gradients():
-            value.backward()
-            for one, copied in zip(own, self._trained, strict=True):
-                if one is not copied and copied.grad is not None:
-                    one.grad = copied.grad.to(one.dtype)
-            call_waiting(own)
-            return [torch.zeros(()) if one.grad is None else kept_gradient(one.grad) for one in own]
+        self._forget_gradients()
+        value.backward()
+        for one, copied in zip(own, self._trained, strict=True):
+            if one is not copied and copied.grad is not None:
+                one.grad = copied.grad.to(one.dtype)
+        call_waiting(own)
+        return [torch.zeros(()) if one.grad is None else kept_gradient(one.grad) for one in own]
 
-    @contextmanager
-    def _own_gradients(self) -> Iterator[None]:
-        """Gradients of a pass of a look; those that were there come back."""
-        held = [one for part in modules_of(self._job.loss) for one in part.parameters()]
-        saved = [(one, one.grad) for one in (*self._trained, *self._model.parameters(), *held)]
-        for one, _ in saved:
+    def _forget_gradients(self) -> None:
+        """Before a pass; those of before the look are put back with all else."""
+        held = [one for part in self._of_loss for one in part.parameters()]
+        for one in (*self._trained, *self._model.parameters(), *held):
             one.grad = None
-        try:
-            yield
-        finally:
-            for one, gradient in saved:
-                one.grad = gradient
 
     def _alike(self, one: Tensor, other: Tensor) -> bool:
         return are_alike(one, other, tolerance=self.tolerance)
 
     def _holds_when_sliced(self, split: _Split, tolerance: float) -> bool:
         """Whether parts that were padded with the whole add up, by some reduction."""
-        starts = [0, *itertools.accumulate(split.sizes)]
-        parts = [slice_batch(split.whole, start, stop) for start, stop in itertools.pairwise(starts)]
-        drawn = Draws(split.sizes)
-        run = self._pass(split.whole, drawn)
-        passes = []
-        for part, (start, stop) in zip(parts, itertools.pairwise(starts), strict=True):
-            self._put_back()
-            passes.append(self._pass(part, drawn, (start, stop, starts[-1])))
-        self._put_back()
-        sliced = _Split(whole=split.whole, parts=parts, sizes=split.sizes, run=run, apart=passes, in_turn=passes)
-        return self._reduction([sliced], tolerance)[2] <= tolerance
+        with self._unnoted():
+            sliced = self._sliced(split.whole, split.sizes)
+        return len(sliced.parts) > 1 and self._reduction([sliced], tolerance)[2] <= tolerance
 
 
 def _check_weights(splits: Sequence[_Split]) -> None:
@@ -1419,10 +1334,16 @@ def _check_weights(splits: Sequence[_Split]) -> None:
 
 
 _NOTED = (
-    "reads", "own", "generates", "draws", "host_draws", "uncoupled", "inner", "mixed",
-    "written", "foreign", "_ends", "_parted", "_restarted",
+    "reads", "own", "generates", "draws", "host_draws", "uncoupled", "mixed", "part_failed",
+    "written", "_ends", "_parted", "_restarted",
 )  # fmt: skip
 """What passes note of the job."""
+
+
+def _bounds(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Of each part of a batch its first sample, the one behind its last, and how many the batch has."""
+    starts = [0, *itertools.accumulate(sizes)]
+    return [(start, stop, starts[-1]) for start, stop in itertools.pairwise(starts)]
 
 
 def _near(one: float, other: float, tolerance: float) -> bool:
@@ -1444,19 +1365,6 @@ def _holders(job: Job, model: nn.Module) -> dict[str, Any]:
         if part not in named.values()
     }
     return {**named, **hooks, **of_loss, "the loss": job.loss}
-
-
-def parts_in_loss(loss: Any, model: nn.Module) -> tuple[str, ...]:
-    """The parts of a model that its loss holds, by name: modules and parameters.
-
-    Args:
-        loss: of the job
-        model: the user's, as it was made last
-    """
-    named = [(name or "the model", one) for name, one in (*model.named_modules(), *model.named_parameters())]
-    names = {id(one): name for name, one in named}
-    found = (names.get(id(one)) for one in HeldState({"the loss": loss}, undoable=False).parts())
-    return tuple(name for name in dict.fromkeys(found) if name is not None)
 
 
 @contextmanager
@@ -1490,11 +1398,3 @@ def _is_label(name: str) -> bool:
 
 def _is_norm(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm)
-
-
-def _losses_called(job: Job, model: nn.Module, batch: Any, *, double: bool) -> list[LossCall]:
-    """The losses of torch's that are called with class weights or values that they ignore."""
-    mode = Losses()
-    with Promoting() if double else nullcontext(), WithoutBatchEffects(), mode:
-        loss_value(job, call_model(job, model, batch), batch)
-    return list(dict.fromkeys(mode.calls))

@@ -194,11 +194,11 @@ class Coupled(TorchDispatchMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._keeps, self._alike = keeps, alike
-        self.kept: list[tuple[str, Tensor, str]] = []
-        """Of each operation, its name, what it made, and the line of the user's code."""
+        self.kept: list[tuple[str, Any, str]] = []
+        """Of each operation, its name, what it made, or read, and the line of the user's code."""
         self._draws, self._bound, self._next, self._others = draws, bound, 0, others
         self.drew = self.lost = self.mixed = self.communicated = self.reads = False
-        self.own = self.generates = self.inner = False
+        self.own = self.generates = False
         """Something is drawn from a generator of the job; a part draws from it what the whole draws otherwise."""
         self.states: list[int] = []
         """Of the generator of each draw, before it; 0: it drew nothing, as attention without dropout."""
@@ -206,7 +206,6 @@ class Coupled(TorchDispatchMode):
         """Draws of which a part of the batch has other shapes than the whole."""
         self.operations: list[str] = []
         self.read: list[int | bool] = []
-        self.read_at: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations.append(str(func))
@@ -240,7 +239,7 @@ class Coupled(TorchDispatchMode):
             self.reads = True
             if isinstance(result, bool | int):
                 self.read.append(result)
-                self.read_at.append(place_of_user())
+                self.kept += [(str(func), result, place_of_user())] if self._keeps else []
         if draws:
             self.drew = True
             self.own |= own
@@ -330,7 +329,7 @@ class Coupled(TorchDispatchMode):
         reads, count = self.reads, len(self.read)
         found = func(*args, **kwargs)
         self.reads = reads
-        del self.read[count:], self.read_at[count:]
+        del self.read[count:]
         return found
 
     def _take(self, name: str, made: list[Tensor], *, own: bool, below: int | None, site: "_Site | None") -> None:
@@ -444,8 +443,6 @@ class WithoutBatchEffects(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
-        if func is torch.autograd.grad and self._coupled is not None:
-            self._coupled.inner = True
         if name == "one_hot" and self._coupled is not None and (*args, *kwargs.values())[1:]:
             return self._coupled.checking(func, args, kwargs)
         if name in _DROPOUTS:

@@ -5,7 +5,6 @@ together, or all of them are too large to be kept, it is the mean over samples o
 of a plan compares that with the metric of a whole batch.
 """
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from trimaran.base.user_errors import attempted
+from trimaran.user_code.alone import alone
 
 EVALUATED = 16
 """Samples of the evaluation data whose outputs are looked at."""
@@ -98,11 +97,8 @@ class Outputs:
         for leaves in in_order if joined is None else [joined]:
             placed = [one.to(device) if isinstance(one, Tensor) else one for one in leaves]
             samples = next((len(one) for one in placed if isinstance(one, Tensor) and one.dim()), 1)
-            total += metric(*pytree.tree_unflatten(placed, self._spec)) * samples
+            # As written for one process: it is given what all ranks have.
+            with alone():
+                total += metric(*pytree.tree_unflatten(placed, self._spec)) * samples
             weight += samples
         return total / weight
-
-
-def copied_metric(metric: Callable[[Any, Any], float]) -> Callable[[Any, Any], float]:
-    """A copy of a metric, to try it: one that is an object may keep something of each call."""
-    return attempted("a copy of Job.metric", lambda: copy.deepcopy(metric), metric, metric)

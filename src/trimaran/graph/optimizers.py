@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import attempted, summary, told, users
 from trimaran.graph.behaviour import OptimizerTraits
-from trimaran.user_code.held_state import HeldState, seen_by
+from trimaran.user_code.held_state import HeldState, held_directly
 from trimaran.user_code.model import quiet
 from trimaran.user_code.randomness import preserved_randomness
 
@@ -51,48 +51,25 @@ def modules_of(loss: Any) -> list[nn.Module]:
         >>> modules_of(loss)
         [MSELoss()]
     """
-    return list(dict.fromkeys(value for _, value in _held(loss) if isinstance(value, nn.Module)))
+    return list(dict.fromkeys(_held_by(loss, nn.Module).values()))
 
 
-def _held(loss: Any) -> Iterator[tuple[str, Any]]:
-    """What a function of the user's holds, by the name under which it does."""
-    for layer in (loss, getattr(loss, "func", None), getattr(loss, "__wrapped__", None)):
-        if layer is None:
-            continue
-        yield "", layer
-        yield "", getattr(layer, "__self__", None)
-        yield from seen_by(layer).items()
-        arguments = getattr(layer, "args", ())
-        yield from (("", value) for value in (arguments if isinstance(arguments, tuple) else ()))
-        yield from (getattr(layer, "keywords", None) or {}).items()
-        if not isinstance(layer, nn.Module) and hasattr(type(layer), "__call__"):  # noqa: B004 - what it is bound to
-            yield from (getattr(layer, "__dict__", None) or {}).items()
-
-
-def parameter_names(loss: Any) -> dict[int, str]:
-    """The names of the parameters and tensors that a loss holds, by id.
-
-    Args:
-        loss: of a job
-    """
-    found: dict[int, str] = {}
-    for name, value in _held(loss):
-        if isinstance(value, nn.Module):
-            for path, one in value.named_parameters():
-                found.setdefault(id(one), f"{name}.{path}" if name else path)
-        elif isinstance(value, Tensor):
-            found.setdefault(id(value), name)
-    return found
+def _held_by(loss: Any, *kinds: type) -> dict[str, Any]:
+    """What a loss holds of some classes, by its path, with the globals of its file, whichever it uses."""
+    # Of a library's function or object, too, what it is bound to, or has in its closure and attributes.
+    layers = (loss, getattr(loss, "func", None), getattr(loss, "__wrapped__", None))
+    direct = {name: one for layer in layers for name, one in held_directly(layer).items()}
+    return HeldState({"the loss": loss, **direct}, undoable=False, files=True).find(*kinds)
 
 
 # Gradients grow from step to step, so that what is clipped at any norm is clipped in one of them. Each tensor, and each
 # quarter of it, has its largest at another step, so that what is left out by a norm of all is not left out by its own.
 _SCALES = (1e-4, 1.0, 1e4, 1.0)
 # Elements of a tensor, steps, and how many of the first are steady. Large enough for optimizers that treat small
-# tensors in another way than large ones, such as those of 8 bits. And long enough for those that clip by a running
-# norm, or have their first preconditioner, after many steps; those that find their rate (Prodigy, D-Adaptation) raise
-# it only where gradients keep their signs, as on a slope. The last is for what fails on small tensors.
-_SETS = ((9216, 8, 0), (64, 32, 16), (9216, 32, 16))
+# tensors in another way than large ones, such as those of 8 bits (from 4,096 elements on). And long enough for those
+# that clip by a running norm, or have their first preconditioner, after many steps; those that find their rate
+# (Prodigy, D-Adaptation) raise it only where gradients keep their signs, as on a slope.
+_ELEMENTS, _STEPS, _STEADY = 4200, 32, 16
 _TRIED = 10
 _SCHEDULED = 3
 _CLOSURE = "its step computes the loss again"
@@ -133,11 +110,7 @@ class Trained(Sequence[nn.Parameter]):
     def __iter__(self) -> Iterator[nn.Parameter]:
         return (parameter for _, parameter in self._named)
 
-    @overload
-    def __getitem__(self, index: int) -> nn.Parameter: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Trained": ...
-    def __getitem__(self, index: int | slice) -> "nn.Parameter | Trained":
+    def __getitem__(self, index: Any) -> Any:
         return Trained(self._named[index]) if isinstance(index, slice) else self._named[index][1]
 
 
@@ -539,7 +512,11 @@ def _find_out(job: Job, model: nn.Module, trained: Trained, put_back: Callable[[
     asked = _asked(job, trained)
     hooked = without_hooks(asked.optimizer) > 0
     names = {id(one): name for name, one in model.named_parameters()}
-    of_loss = {key: f"{name} of the loss" for key, name in parameter_names(job.loss).items()}
+    held = _held_by(job.loss, nn.Module, Tensor).items()
+    of_loss = {id(one): name for name, one in held} | {
+        id(one): f"{path} of {name}" for name, part in held if isinstance(part, nn.Module)
+        for path, one in part.named_parameters()
+    }  # fmt: skip
     given = {id(one) for one in asked.given}
     others = [one for group in asked.optimizer.param_groups for one in group["params"] if id(one) not in given]
     extra = [{**of_loss, **names}.get(id(one), f"a tensor of shape {tuple(one.shape)}") for one in others]
@@ -591,19 +568,13 @@ def _try(
         put_back()
         return Trial(partial(make_optimizer, job), starts, schedule)
 
-    cases: list[_Case] = []
-    for elements, steps, steady in _SETS:
-        if len(cases) == 2:
-            break
-        starts, gradients = stand_ins(trained, tried, elements=elements, steps=steps, steady=steady)
-        try:
-            cases.append(_Case(starts, gradients, begin(starts).take(gradients)))
-        except Exception as error:  # noqa: BLE001 it is the user's
-            if not cases:
-                needs = _runs_with_closure(begin, starts, gradients)
-                reason = _CLOSURE if needs else f"it could not be tried ({summary(error)})"
-                return replace(found, needs_closure=needs, reason=reason)
-    starts, gradients, whole = cases[0]
+    starts, gradients = stand_ins(trained, tried, elements=_ELEMENTS, steps=_STEPS, steady=_STEADY)
+    try:
+        whole = begin(starts).take(gradients)
+    except Exception as error:  # noqa: BLE001 it is the user's
+        needs = _runs_with_closure(begin, starts, gradients)
+        reason = _CLOSURE if needs else f"it could not be tried ({summary(error)})"
+        return replace(found, needs_closure=needs, reason=reason)
     again = begin(starts).take(gradients)
     found = replace(
         found,
@@ -617,14 +588,13 @@ def _try(
     found = replace(found, forgets=_forgotten(begin, starts, gradients))
     if same(whole.values[0], whole.values[-1]):
         return replace(found, reason="its step changes nothing, given gradients")
-    each = range(len(tried))
-    wholes = [(case, [number], None) for case in cases for number in each]
-    across = next(filter(None, (_difference(begin, *share, "alone than with others") for share in wholes)), "")
+    case, each = _Case(starts, gradients, whole), range(len(tried))
+    alone = (_difference(begin, case, [number], None, "alone than with others") for number in each)
+    across = next(filter(None, alone), "")
     # Ranks that share a layer have rows of its weights, or columns.
-    shares = [(case, each, partial(_part, *of)) for case in cases for of in itertools.product((0, 1), (False, True))]
-    split = across or next(
-        filter(None, (_difference(begin, *share, "in parts than as a whole") for share in shares)), ""
-    )
+    shares = (partial(_part, *of) for of in itertools.product((0, 1), (False, True)))
+    in_parts = (_difference(begin, case, each, share, "in parts than as a whole") for share in shares)
+    split = across or next(filter(None, in_parts), "")
     reason = f"it looks across parameters: {across}" if across else split
     return replace(
         found, separable=not across, elementwise=not split, reason=reason, schedule_reads=_BY_SCHEDULE in reason

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trimaran.base.errors import InputError
-from trimaran.base.units import format_some
+from trimaran.base.units import format_count, format_some
 from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, OptimizerTraits
 from trimaran.program.strategy import Part, Shard, Strategy
 
@@ -246,11 +246,6 @@ _OTHERWISE = (
         "a global batch and its gradient are the same on any number of ranks, so write it as for one process",
     ),
     Refusal(
-        lambda seen, kind: kind.several and seen.metric == "communicates",
-        "Job.metric communicates (torch.distributed), and not every rank has outputs to give it",
-        "it is given those of all samples, so write it as for one process",
-    ),
-    Refusal(
         lambda seen, kind: (kind.zero > 1 or kind.divided) and seen.written,
         "the forward, or train(), writes to the parameter {}, and a rank that has a part of the parameters would write "
         "to a copy",
@@ -266,11 +261,6 @@ _OTHERWISE = (
         lambda seen, kind: kind.shards and seen.gradient_hooks,
         "the hook on the gradient of {} would not see it, as a rank has a part of the parameter",
         "use one device, replicas with zero=0 or 1, or a pipeline; or do it in the optimizer's step",
-    ),
-    Refusal(
-        lambda seen, kind: kind.parts and seen.in_loss,
-        "the loss holds {}, of which a rank has a part, or that is not up to date there",
-        "let the forward compute what the loss needs of it, or use one device, or replicas with zero=0 or 1",
     ),
     Refusal(
         lambda seen, kind: next((one for one in seen.readers if _is_elsewhere(one[0], kind)), ()),
@@ -489,7 +479,7 @@ def _last_that_fails(seen: Behaviour, strategy: Strategy) -> tuple[str, ...]:
         for last in range(1, seen.batches[0]):
             if found := sizes & _parts(last, strategy):
                 how = next(how for size, how in seen.failing if size in found)
-                return _samples(last), _samples(min(found)), how
+                return format_count(last, "sample"), format_count(min(found), "sample"), how
     return ()
 
 
@@ -517,10 +507,6 @@ def _mixed_unit(seen: Behaviour, strategy: Strategy) -> tuple[str, str] | None:
     return None
 
 
-def _samples(count: int) -> str:
-    return f"{count} sample{'' if count == 1 else 's'}"
-
-
 def _parts(batch: int, strategy: Strategy) -> set[int]:
     """Sizes of the microbatches of a batch, as the runtime splits it; a replica without a sample runs another's.
 
@@ -534,10 +520,11 @@ def _parts(batch: int, strategy: Strategy) -> set[int]:
 
 
 def _why(seen: Behaviour, what: str, difference: float | None) -> str:
+    by = share_of_gradient(difference)
     if seen.padded:
         return (
             f"padding each part of a batch to its own longest sample changes the gradients, {what} by up to "
-            f"{_share(difference)}: pad to one length in Job.collate, or mask the padding in the model and the loss"
+            f"{by}: pad to one length in Job.collate, or mask the padding in the model and the loss"
         )
     changed = [f"the buffer {name}" for name in seen.buffers] + [f"the parameter {name}" for name in seen.written]
     if seen.reduction != "batch" and changed:
@@ -545,30 +532,26 @@ def _why(seen: Behaviour, what: str, difference: float | None) -> str:
             f"each forward changes {changed[0]} by the samples that it sees, or once more, so that "
             f"{what} a step ends with other values: use {_sees_all(seen)}, or update it in Job.on_step"
         )
-    if seen.reduction == "batch" and "data" in seen.path:
+    where = f" (first at {seen.mixed_at})" if seen.mixed_at else ""
+    if seen.reduction == "batch" and seen.branches:
         return (
-            f"the way that the forward takes depends on values of the batch{_at(seen)}, and {what} gradients differ "
-            f"by up to {_share(difference)}: decide for each sample (torch.where), return (sum, weight) where the loss "
+            f"the way that the forward takes depends on values of the batch{where}, and {what} gradients differ "
+            f"by up to {by}: decide for each sample (torch.where), return (sum, weight) where the loss "
             "is a mean over something else than samples, or use one device without microbatches"
         )
-    where = f" (first at {seen.mixed_at})" if seen.mixed_at else ""
     return (
         f"the loss of a batch is not made of the losses of its parts{where}: {what} gradients differ by up to "
-        f"{_share(difference)}. If it is a mean over something else than samples, give Job.loss_weight, or return "
+        f"{by}. If it is a mean over something else than samples, give Job.loss_weight, or return "
         "(sum, weight); if it compares samples, gather them in the loss "
         "(torch.distributed.nn.functional.all_gather), or use one device without microbatches"
     )
-
-
-def _at(seen: Behaviour) -> str:
-    return f" ({seen.decided_at} reads one)" if seen.decided_at else ""
 
 
 def _sees_all(seen: Behaviour) -> str:
     return "replicas or one device, without microbatches" if seen.replicates else "one device without microbatches"
 
 
-def _share(difference: float | None) -> str:
+def share_of_gradient(difference: float | None) -> str:
     """A difference, of the largest gradient of the same tensor."""
     if difference is None:
         return "an unknown part"

@@ -45,6 +45,7 @@ from trimaran.runtime.step.dgrad_wgrad import Deferred
 from trimaran.runtime.step.losses import as_number, loss_term
 from trimaran.runtime.step.stashing import Stash
 from trimaran.runtime.step.state import Passage, State
+from trimaran.user_code.alone import alone
 from trimaran.user_code.batches import split_batch
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -370,7 +371,8 @@ class Interpreter:
                 if state.counted(microbatch):
                     state.outputs[microbatch] = (output, target)
                 return
-            state.metrics.append((as_number(self._job.metric(output, target)), state.counted(microbatch)))
+            with alone():
+                state.metrics.append((as_number(self._job.metric(output, target)), state.counted(microbatch)))
 
     def _send_forward(self, instruction: Instruction, state: State) -> None:
         self._exchanges.send_forward(instruction, state)

@@ -377,30 +377,11 @@ class Examiner:
         Raises:
             ExecutionError: they have not
         """
-        pairs: list[tuple[str, str, Any, Any]] = [
-            ("weight", name, one, state.parameters.get(name)) for name, one in self._last.parameters.items()
-        ]
-        pairs += [("buffer", name, one, state.buffers.get(name)) for name, one in self._last.buffers.items()]
-        pairs += [
-            (f'optimizer\'s "{key}"', name, one, state.optimizer.get(name, {}).get(key))
-            for name, kept in self._last.optimizer.items()
-            for key, one in kept.items()
-        ]
-        options = {name: group.options for group in state.groups for name in group.names}
-        pairs += [
-            (f'option "{key}"', name, one, options.get(name, {}).get(key))
-            for group in self._last.groups
-            for name in group.names
-            for key, one in group.options.items()
-            if isinstance(one, int | float)
-        ]
-        wrong = [
-            _alike(kind, name, False)
-            for kind, name, one, other in pairs
-            if not (torch.equal(one, other) if torch.is_tensor(one) and torch.is_tensor(other) else _same(one, other))
-        ]
-        if wrong:
-            self._fail(wrong, (), state, "is not what the last step has left, in ranks that go on from its state")
+        left, found = _by_kind(self._last), _by_kind(state)
+        self._judge(
+            [_alike(*place, _same(one, found.get(place), exactly=True)) for place, one in left.items()],
+            state, "is not what the last step has left, in ranks that go on from its state",
+        )  # fmt: skip
         self._restarted = True
         return self._found()
 
@@ -416,13 +397,13 @@ class Examiner:
         plain = self.begin()
         plain.put(self._last)
         expected = plain.score()
-        away = abs(score - expected) / max(1.0, abs(expected))
         # One that fails on the batch is no number in both.
-        if not (away <= _EXACT or score == expected or (math.isnan(score) and math.isnan(expected))):
-            text = f"it is {score:.9g}, not {expected:.9g}"
-            one = ComparedTensor(kind="metric of an evaluation", name="", difference=away, limit=_EXACT, text=text)
-            others = "outputs of a sample go by others of its batch, or the metric is no mean and cannot be gathered"
-            self._fail([one], (), self._last, f"{NOT_OF_ONE}: {others}")
+        alike = score == expected or (math.isnan(score) and math.isnan(expected))
+        away = 0.0 if alike else abs(score - expected) / max(1.0, abs(expected))
+        text = f"it is {score:.9g}, not {expected:.9g}"
+        one = ComparedTensor(kind="metric of an evaluation", name="", difference=away, limit=_EXACT, text=text)
+        others = "outputs of a sample go by others of its batch, or the metric is no mean and cannot be gathered"
+        self._judge([one], self._last, f"{NOT_OF_ONE}: {others}")
         return self._found()
 
     def _check_start(self, plain: PlainTraining, before: WholeState) -> None:
@@ -431,18 +412,12 @@ class Examiner:
             _alike("initial weight", name, name in before.parameters and torch.equal(tensor, before.parameters[name]))
             for name, tensor in own.items()
         ]
-        wrong = [one for one in found if not one.agrees]
-        if wrong and not plain.is_seeded():
+        if not all(one.agrees for one in found) and not plain.is_seeded():
             self._notes["Job.model makes other weights each time, whatever the seed: those of the run were taken"] = (
                 None
             )
-        elif wrong:
-            self._fail(
-                wrong,
-                [name.rpartition(".")[0] for name in own],
-                before,
-                "was not loaded: it is another than the job's factory makes",
-            )
+        else:
+            self._judge(found, before, "was not loaded: it is another than the job's factory makes")
 
     def _check_gradients(
         self, plain: PlainTraining, step: ComparedStep, states: Sequence[RandomState]
@@ -474,7 +449,7 @@ class Examiner:
                 "updates by them were compared"
             ] = None
         else:
-            self._judge(compared, expected.order, after, NOT_OF_ONE)
+            self._judge(compared, after, NOT_OF_ONE)
         buffers = [
             _compare_values("buffer", name, after.buffers.get(name), one, relative=_root(expected))
             for name, one in expected.buffers.items()
@@ -485,10 +460,9 @@ class Examiner:
             for name in expected.apart
             if name.rpartition(".")[0] not in norms
         ]
-        self._judge(buffers, expected.order, after, NOT_OF_ONE)
+        self._judge(buffers, after, NOT_OF_ONE)
         self._tensors = (0 if inexact else len(compared)) + len(buffers)
-        if not inexact and not (one := compare_losses(step.loss, expected)).agrees:
-            self._fail([one], (), after, NOT_OF_ONE)
+        self._judge([] if inexact else [compare_losses(step.loss, expected)], after, NOT_OF_ONE)
         return expected
 
     def _check_update(self, plain: PlainTraining, step: ComparedStep, gradients: BatchGradients) -> None:
@@ -515,17 +489,14 @@ class Examiner:
                     compared.extend(
                         _compare_state(name, after.optimizer.get(name, {}), state, before.optimizer.get(name, {}))
                     )
-        self._judge(compared, gradients.order, after, "is not what one process makes of the same gradients")
+        self._judge(compared, after, "is not what one process makes of the same gradients")
         self._tensors += len(compared)
 
-    def _judge(self, compared: Sequence[ComparedTensor], order: Sequence[str], state: WholeState, what: str) -> None:
+    def _judge(self, compared: Sequence[ComparedTensor], state: WholeState, what: str) -> None:
         wrong = [one for one in compared if not one.agrees]
         if wrong:
-            self._fail(wrong, order, state, what)
+            raise differing(wrong, self._steps, self._strategy, state.ranks, what)
         self._compared.extend(compared)
-
-    def _fail(self, wrong: Sequence[ComparedTensor], order: Sequence[str], state: WholeState, what: str) -> None:
-        raise differing(wrong, order, self._steps, self._strategy, state.ranks, what)
 
 
 _ADVICE = (
@@ -536,7 +507,6 @@ _ADVICE = (
 
 def differing(
     wrong: Sequence[ComparedTensor],
-    order: Sequence[str],
     step: int,
     strategy: Strategy,
     ranks: Mapping[str, tuple[int, ...]],
@@ -545,16 +515,14 @@ def differing(
     """The error that names the first of the tensors that differ.
 
     Args:
-        wrong: they
-        order: paths of the modules, as they were first called
+        wrong: they, in the order of the model
         step: its number
         strategy: how it was taken
         ranks: that have each tensor
         what: is wrong with it
     """
-    places = {path: place for place, path in enumerate(dict.fromkeys(order))}
     # The loss has no name.
-    first = min(wrong, key=lambda one: (not one.name, _place(one.name, places)))
+    first = min(wrong, key=lambda one: not one.name)
     modules = {_owner(one.name) for one in wrong if one.name}
     others = "" if len(modules) < 2 else f", the first of {len(modules)} modules that differ"
     figures = f"difference {first.difference:.2g}, limit {first.limit:.2g}" if first.limit else ""
@@ -725,7 +693,25 @@ def _alike(kind: str, name: str, same: bool, text: str = "") -> ComparedTensor:
     return ComparedTensor(kind=kind, name=name, difference=0.0 if same else 1.0, limit=0.0, text="" if same else text)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _by_kind(state: WholeState) -> dict[tuple[str, str], Any]:
+    """All that a state has, by its kind in words and the name of the parameter or buffer."""
+    return {
+        **{("weight", name): one for name, one in state.parameters.items()},
+        **{("buffer", name): one for name, one in state.buffers.items()},
+        **{(f'optimizer\'s "{key}"', name): one for name, kept in state.optimizer.items() for key, one in kept.items()},
+        **{
+            (f'option "{key}"', name): one
+            for group in state.groups
+            for name in group.names
+            for key, one in group.options.items()
+            if isinstance(one, int | float)
+        },
+    }
+
+
+def _same(one: Any, other: Any, *, exactly: bool = False) -> bool:
+    if exactly and isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
     if isinstance(one, (int, float, torch.Tensor)) and isinstance(other, (int, float, torch.Tensor)):
         first, second = float(one), float(other)
         return abs(first - second) <= 1e-6 * abs(first) or first == second
@@ -753,13 +739,6 @@ def _times(found: torch.Tensor | None, expected: torch.Tensor) -> str:
 
 def _owner(name: str) -> str:
     return name.rpartition(".")[0] or "the model itself"
-
-
-def _place(name: str, places: Mapping[str, int]) -> tuple[int, str]:
-    path = name.rpartition(".")[0]
-    while path and path not in places:
-        path = path.rpartition(".")[0]
-    return places.get(path, len(places)), name
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ The gradient of a global batch is computed in two ways that must agree wherever 
 It shares with the runtime the code that says which samples a batch has, and nothing that runs a step.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,7 +53,6 @@ class BatchGradients:
         scale: for each, the sum of the norms of what the microbatches add to it: rounding is relative to that
         buffers: after the step, by name: those that the first replica has
         apart: of which another replica has other values
-        order: paths of the modules, as they were first called
         loss: mean of the global batch
         weight: by which the sums of the microbatches were divided
         draws: a generator has moved
@@ -64,7 +63,6 @@ class BatchGradients:
     scale: dict[str, float] = field(default_factory=dict)
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     apart: list[str] = field(default_factory=list)
-    order: list[str] = field(default_factory=list)
     loss: float = 0.0
     weight: float = 1.0
     draws: bool = False
@@ -126,7 +124,7 @@ class PlainStep:
                 # A forward may write to it, and each batch is added up several times.
                 placed = copied_batch(place_batch(batch, precision=precision, device=self._device))
                 model.zero_grad(set_to_none=True)
-                with _called(model, found.order), autocast(precision, self._device), _noted(model, found):
+                with autocast(precision, self._device), _noted(model, found):
                     one, its_weight = compute_loss(self._job, call_model(self._job, model, placed), placed)
                 if self._job.loss_weight is SUMMED:
                     one, its_weight = one / its_weight, 1.0 / parts
@@ -425,26 +423,3 @@ def _kept(model: nn.Module, device: str) -> Iterator[None]:
         random.restore(device)
         for tensor, value in saved:
             _fill([tensor], [value])
-
-
-@contextmanager
-def _called(model: nn.Module, order: list[str]) -> Iterator[None]:
-    """Write down in which order modules are called for the first time."""
-    if order:
-        yield
-        return
-
-    def note(path: str) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
-            if path not in order:
-                order.append(path)
-
-        return hook
-
-    named = [one for one in model.named_modules() if not isinstance(one[1], torch.jit.ScriptModule)]
-    hooks = [module.register_forward_pre_hook(note(path)) for path, module in named]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -154,6 +154,15 @@ def _answer(connection: Connection, work: Callable[[], Any]) -> bool:
     return not isinstance(value, BaseException)
 
 
+def heard(connection: Connection) -> Any:
+    """What the parent of this process has sent next; where it has gone, this process ends."""
+    try:
+        # Written by the parent, into a pipe that no other process can open.
+        return pickle.loads(connection.recv_bytes())  # noqa: S301
+    except (EOFError, OSError):
+        os._exit(0)
+
+
 def try_plan(
     rank: int,
     join: Callable[[], World],
@@ -308,12 +317,7 @@ def _plain_loop(
     examiner = examiner_in(precision)
     connection.send_bytes(pickle.dumps(precision))
     while True:
-        try:
-            # Written by the parent of this process, into a pipe that no other process can open.
-            step: Examined = pickle.loads(connection.recv_bytes())  # noqa: S301
-        except (EOFError, OSError):
-            os._exit(0)
-        if not _answer(connection, partial(_examined, examiner, step)):
+        if not _answer(connection, partial(_examined, examiner, heard(connection))):
             os._exit(0)
 
 

@@ -25,7 +25,6 @@ that: refusing these before they train, and steps after the trial on a GPU, whos
 """
 
 import math
-import os
 import pickle
 import signal
 import time
@@ -65,7 +64,7 @@ from trimaran.trial.compare import (
     told_by,
 )
 from trimaran.trial.plain_loop import BatchGradients, PlainStep, join, joins, wide
-from trimaran.trial.trial import Forked, nothing_to_try
+from trimaran.trial.trial import Forked, heard, nothing_to_try
 from trimaran.user_code.alone import alone
 from trimaran.user_code.randomness import RandomState
 
@@ -240,18 +239,14 @@ class TrialWatch:
                 return Verified(reason=f"one process cannot take the step: {summary(error)}"), self._joins
             if expected.draws and not self._draws:
                 return Verified(reason=_DRAWS), self._joins
-            try:
-                # Written by the parent of this process, into a pipe that no other process can open.
-                step, loss, gradients, ranks = pickle.loads(connection.recv_bytes())  # noqa: S301
-            except EOFError:  # nobody asks
-                return Verified(), self._joins
+            step, loss, gradients, ranks = heard(connection)
             compared = [*compare_gradients(gradients, expected), compare_losses(loss, expected)]
             if not all(one.agrees for one in compared):
                 share = _ROUNDED * eps(expected.coarsest)
                 compared = _widened(compared, expected, [one.ask(share) for one in spare])
         wrong = [one for one in compared if not one.agrees]
         if wrong:
-            raise differing(wrong, expected.order, step, strategy, ranks, NOT_OF_ONE)
+            raise differing(wrong, step, strategy, ranks, NOT_OF_ONE)
         nearest = max(compared, key=lambda one: one.difference / one.limit)
         found = Verified(tensors=len(compared), difference=nearest.difference, limit=nearest.limit)
         return found, self._joins
@@ -260,12 +255,7 @@ class TrialWatch:
 def _moved(
     plain: PlainStep, batches: Sequence[Sequence[Any]], states: Sequence[RandomState], seed: int, connection: Connection
 ) -> BatchGradients:
-    try:
-        # Written by the parent of this process, into a pipe that no other process can open.
-        share: float = pickle.loads(connection.recv_bytes())  # noqa: S301
-    except EOFError:  # nobody asks
-        os._exit(0)
-    return plain.gradients(batches, states, moved=share, seed=seed)
+    return plain.gradients(batches, states, moved=heard(connection), seed=seed)
 
 
 def _pickled(batches: list[Any]) -> bytes:

@@ -69,7 +69,8 @@ CONTAINERS = (list, dict, set, deque)
 
 HostGenerator = random.Random | numpy.random.RandomState | numpy.random.Generator
 
-_GENERATORS = (random.Random, numpy.random.RandomState, numpy.random.Generator, torch.Generator)
+HOST_GENERATOR_TYPES = (random.Random, numpy.random.RandomState, numpy.random.Generator)
+_GENERATORS = (*HOST_GENERATOR_TYPES, torch.Generator)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 _NO_VALUES = (nn.Module, nn.Parameter, *_GENERATORS, *_FUNCTIONS)
 
@@ -156,26 +157,22 @@ class HeldState:
         """
         return {path: _version(value) for path, value, _ in self._walk(None, functions=functions)}
 
+    def find(self, *kinds: type) -> Values:
+        """By path what is held of some classes, roots too."""
+        return {path: value for path, value, _ in self._walk(None, parts=True) if isinstance(value, kinds)}
+
     def parts(self) -> list[nn.Module | nn.Parameter]:
         """The modules and parameters that are held, roots too."""
-        return [value for _, value, _ in self._walk(None, parts=True) if isinstance(value, nn.Module | nn.Parameter)]
-
-    def generators(self) -> "list[HostGenerator]":
-        """The generators of Python and NumPy that are held."""
-        return [value for _, value, _ in self._walk(None, parts=True) if isinstance(value, HostGenerator)]
+        return list(self.find(nn.Module, nn.Parameter).values())
 
     def drawn(self) -> Values:
         """By path digests of the states of the generators that are held, also of torch's."""
-        found = {path: one for path, one, _ in self._walk(None, parts=True) if isinstance(one, _GENERATORS)}
-        return {path: _digest_of(one) for path, one in found.items()}
+        return {path: _digest_of(one) for path, one in self.find(*_GENERATORS).items()}
 
     def objects(self) -> Values:
         """By path the modules, and the user's objects, that are held and have attributes."""
-        return {
-            path: one
-            for path, one, _ in self._walk(None, parts=True)
-            if isinstance(one, nn.Module) or _has_attributes(one)
-        }
+        held = self.find(object).items()
+        return {path: one for path, one in held if isinstance(one, nn.Module) or _has_attributes(one)}
 
     def shares(self, other: "HeldState") -> bool:
         """Whether something that is held is held by another, too."""
@@ -227,6 +224,8 @@ class HeldState:
         while self._files and len(met.files) > walked:
             # What lies in one may have functions of others.
             content = list(met.files.values())[walked]
+            if undo is not None:
+                undo.append(functools.partial(_restore, content, dict(content)))
             yield f"the file {content.get('__name__')}", _of_file(content, met, undo)
             walked += 1
 
@@ -300,34 +299,20 @@ def changed(
 def _values_of(
     value: Any, path: str, depth: int, met: _Met, undo: Undo | None, place: _Place | None = None
 ) -> Iterator[_Entry]:
+    if undo is not None and place is not None and not isinstance(place[0], list | dict):
+        undo.append(functools.partial(_put, *place, value))
+    if isinstance(value, (*_PLAIN, *_FUNCTIONS)):
+        # A function may lie in several places.
+        yield path, value, place
     if isinstance(value, _PLAIN):
-        yield path, value, place
         return
-    if isinstance(value, _FUNCTIONS):
-        # It may lie in several places.
-        yield path, value, place
-    if depth > _DEEPEST or id(value) in met or len(met) > _MOST_HOLDERS:
+    if depth > _DEEPEST or id(value) in met or (depth and len(met) > _MOST_HOLDERS):
         return
     met.add(id(value))
     if undo is not None:
-        for one in vars(value).get("_parameters", {}).values() if isinstance(value, nn.Module) else (value,):
-            if isinstance(one, Tensor) and one.is_leaf and one.requires_grad:
-                undo.append(functools.partial(_put_gradient, one, None if one.grad is None else one.grad.clone()))
-    if isinstance(value, nn.Parameter):
-        yield path, value, None
-        return
-    if isinstance(value, Tensor | numpy.ndarray):
-        if undo is not None and _is_small(value):
-            _keep_array(value, undo)
-        yield path, value, place
-        return
-    if isinstance(value, HostGenerator):
-        if undo is not None:
-            undo.append(functools.partial(put_generator, value, generator_state(value)))
-        yield path, value, None
-        return
-    if isinstance(value, torch.Generator):
-        yield path, value, None
+        undo.extend(_ways_back(value))
+    if isinstance(value, (Tensor, numpy.ndarray, *_GENERATORS)):
+        yield path, value, None if isinstance(value, (nn.Parameter, *_GENERATORS)) else place
         return
     if isinstance(value, _ITERATORS):
         yield f"{PLACE_OF}{path}", _position(value), None
@@ -342,8 +327,42 @@ def _values_of(
         yield path, value, None
     if isinstance(value, types.FunctionType) and is_users(value):
         met.files[id(value.__globals__)] = value.__globals__
-    for name, content, where in _contents(value, path, undo):
+    for name, content, where in _contents(value, path):
         yield from _values_of(content, name, depth + 1, met, undo, where)
+
+
+def _ways_back(value: Any) -> Iterator[Callable[[], object]]:
+    """What puts back something that is held, without what it holds in turn."""
+    for one in vars(value).get("_parameters", {}).values() if isinstance(value, nn.Module) else (value,):
+        if isinstance(one, Tensor) and one.is_leaf and one.requires_grad:
+            yield functools.partial(_put_gradient, one, None if one.grad is None else one.grad.clone())
+    if isinstance(value, nn.Module):
+        yield functools.partial(_restore, vars(value), dict(vars(value)))
+        # Buffers too: a forward may put another tensor in the place of one, and a trace one without content.
+        inside = [one for one in vars(value).values() if isinstance(one, CONTAINERS)]
+        yield from (functools.partial(refill, one, one.copy()) for one in inside)
+        yield from () if is_users(type(value)) else (one.cache_clear for one in _caches_in(type(value).__module__))
+    elif isinstance(value, Tensor):
+        # An element that stands in several places cannot be written.
+        apart = value.is_nested or 0 not in value.stride()
+        if not isinstance(value, nn.Parameter) and _is_small(value) and value.is_leaf and apart:
+            yield functools.partial(value.data.copy_, value.detach().clone())
+    elif isinstance(value, numpy.ndarray):
+        if _is_small(value) and value.dtype.kind != "O" and value.flags.writeable:
+            yield functools.partial(numpy.copyto, value, value.copy())
+    elif isinstance(value, HostGenerator):
+        yield functools.partial(put_generator, value, generator_state(value))
+    elif isinstance(value, CONTAINERS):
+        if len(value) <= _MOST_ENTRIES:
+            yield functools.partial(refill, value, value.copy())
+    elif isinstance(value, ctypes.Array):
+        yield functools.partial(ctypes.memmove, ctypes.addressof(value), bytes(value), len(bytes(value)))
+    elif isinstance(value, functools._lru_cache_wrapper):
+        # One that has results already is left: those that are made from here on look like them.
+        if is_users(value) and not value.cache_info().currsize:
+            yield value.cache_clear
+    elif (isinstance(value, types.FunctionType) and is_users(value)) or _has_attributes(value):
+        yield functools.partial(_restore, vars(value), dict(vars(value)))
 
 
 def _position(iterator: Any) -> Any:
@@ -390,30 +409,21 @@ def _put(holder: Any, key: Any, value: Any) -> None:
         object.__setattr__(holder, key, value)
 
 
-def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
+def _contents(value: Any, path: str) -> Iterator[_Entry]:
     """What a holder holds, by path, and where."""
     dotted = f"{path}." if path else ""
     if isinstance(value, nn.Module):
         # Its children are roots, where they are of the model.
-        own = {name: one for name, one in vars(value).items() if name not in OF_MODULES}
-        if undo is not None:
-            undo.append(functools.partial(_set_attributes, value, own))
-            # A forward may put another tensor in the place of a buffer, and a trace one without content.
-            if not isinstance(value, torch.jit.ScriptModule):
-                undo.append(functools.partial(refill, value._buffers, dict(value._buffers)))
-        yield from ((f"{dotted}{name}", one, (vars(value), name)) for name, one in own.items())
+        own = [(name, one) for name, one in vars(value).items() if name not in OF_MODULES]
+        yield from ((f"{dotted}{name}", one, (vars(value), name)) for name, one in own)
         # That of a scripted module is not on its class.
         yield path, getattr(type(value), "forward", None), None
         yield from ((path, one, None) for one in _methods(type(value)))
         yield from _classes_of(value)
-        if undo is not None and not is_users(type(value)):
-            undo.extend(one.cache_clear for one in _caches_in(type(value).__module__))
     elif isinstance(value, list | dict | set | deque | tuple):
         yield f"the length of {path}" if path else "the length", len(value), None
         if len(value) > _MOST_ENTRIES:
             return
-        if undo is not None and not isinstance(value, tuple):
-            undo.append(functools.partial(refill, value, value.copy()))
         if isinstance(value, set):
             yield path, repr(sorted(map(repr, value))), None
             return
@@ -426,38 +436,24 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
         yield from ((path, one, None) for one in (value.__self__, value.__func__))
     elif isinstance(value, types.FunctionType):
         if is_users(value):
-            yield from _of_function(value, undo)
+            yield from _of_function(value)
     elif isinstance(value, SynchronizedBase):
         yield path, value.get_obj(), None
     elif isinstance(value, ctypes.Array | ctypes._SimpleCData):
-        content = bytes(value)
-        if undo is not None:
-            undo.append(functools.partial(ctypes.memmove, ctypes.addressof(value), content, len(content)))
         single = isinstance(value, ctypes._SimpleCData) and isinstance(value.value, _PLAIN)
-        yield (f"{dotted}value", value.value, (value, "value")) if single else (path, content, None)
+        yield (f"{dotted}value", value.value, (value, "value")) if single else (path, bytes(value), None)
     elif isinstance(value, functools._lru_cache_wrapper):
-        # One that has results already is left: those that are made from here on look like them.
-        if undo is not None and is_users(value) and not value.cache_info().currsize:
-            undo.append(value.cache_clear)
         yield path, value.__wrapped__, None
     elif _is_open(type(value)):
-        named = getattr(value, "__dict__", None)
-        if isinstance(named, dict):
-            if undo is not None:
-                undo.append(functools.partial(refill, named, dict(named)))
-            yield from ((f"{dotted}{name}", one, (named, name)) for name, one in list(named.items()))
-        for name, one in _slotted(value):
-            if undo is not None:
-                undo.append(functools.partial(_put, value, name, one))
-            yield f"{dotted}{name}", one, (value, name)
+        named = vars(value) if _has_attributes(value) else {}
+        yield from ((f"{dotted}{name}", one, (named, name)) for name, one in list(named.items()))
+        yield from ((f"{dotted}{name}", one, (value, name)) for name, one in _slotted(value))
         # Who holds it may call any of them.
         yield from ((path, one, None) for one in _methods(type(value)))
         yield from _classes_of(value)
     elif isinstance(value, type) and is_users(value) and not issubclass(value, enum.Enum):
         for name, one in list(vars(value).items()):
             if isinstance(one, _OF_CLASSES) and not name.startswith("__"):
-                if undo is not None:
-                    undo.append(functools.partial(_put, value, name, one))
                 yield f"{value.__name__}.{name}", one, (value, name)
         if issubclass(value, torch.autograd.Function):
             # Whoever calls it has its backward called.
@@ -485,7 +481,8 @@ def _is_open(made_of: type) -> bool:
 
 def _has_attributes(value: Any) -> bool:
     """Whether something is an object of the user's that may get attributes."""
-    return _is_open(type(value)) and not isinstance(value, (*_PLAIN, nn.Module)) and hasattr(value, "__dict__")
+    held = _is_open(type(value)) and not isinstance(value, (*_PLAIN, nn.Module))
+    return held and isinstance(getattr(value, "__dict__", None), dict)
 
 
 def _is_of_settings(made_of: type) -> bool:
@@ -526,19 +523,15 @@ def _classes_of(value: Any) -> Iterator[_Entry]:
     yield from ((one.__name__, one, None) for one in type(value).__mro__ if is_users(one))
 
 
-def _of_function(function: types.FunctionType, undo: Undo | None) -> Iterator[_Entry]:
+def _of_function(function: types.FunctionType) -> Iterator[_Entry]:
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
             content = cell.cell_contents
         except ValueError:  # it is empty
             continue
-        if undo is not None:
-            undo.append(functools.partial(_put, cell, "cell_contents", content))
         yield name, content, (cell, "cell_contents")
     own = vars(function)
-    if undo is not None:
-        undo.append(functools.partial(refill, own, dict(own)))
     yield from ((f"{function.__name__}.{name}", one, (own, name)) for name, one in list(own.items()))
     # A dict may be kept there.
     defaults = function.__defaults__ or ()
@@ -548,21 +541,18 @@ def _of_function(function: types.FunctionType, undo: Undo | None) -> Iterator[_E
 
 def _of_file(content: dict[str, Any], met: _Met, undo: Undo | None) -> Iterator[_Entry]:
     """The globals of a file, and what they hold."""
-    if undo is not None:
-        undo.append(functools.partial(_set_globals, content, dict(content)))
     for name, one in list(content.items()):
         if not name.startswith("__"):
             yield from _values_of(one, name, _DEEPEST - _DEEPEST_OF_FILES, met, undo, (content, name))
 
 
-def seen_by(function: Any) -> dict[str, Any]:
-    """What a function of the user's may see by name: its cells, and the globals of its file, whichever it uses."""
-    function = getattr(function, "__func__", function)
-    if not isinstance(function, types.FunctionType):
-        return {}
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    of_file = function.__globals__ if is_users(function) else {}
-    return of_file | {name: _get(cell, "cell_contents") for name, cell in cells}
+def held_directly(what: Any) -> dict[str, Any]:
+    """What a function has in its closure, or an object that is no module as attributes, whoever has written it."""
+    function = getattr(what, "__func__", what)
+    if isinstance(function, types.FunctionType):
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        return {name: _get(cell, "cell_contents") for name, cell in cells}
+    return {} if isinstance(what, nn.Module) else dict(getattr(what, "__dict__", {}))
 
 
 def is_users(what: Any) -> bool:
@@ -595,32 +585,16 @@ def _version(value: Any) -> Any:
     return id(value) if isinstance(value, _FUNCTIONS) else value
 
 
-def _keep_array(value: Tensor | numpy.ndarray, undo: Undo) -> None:
-    if isinstance(value, Tensor):
-        # An element that stands in several places cannot be written.
-        apart = value.is_nested or 0 not in value.stride()
-        if value.is_leaf and apart:
-            undo.append(functools.partial(value.data.copy_, value.detach().clone()))
-    elif value.dtype.kind != "O" and value.flags.writeable:
-        undo.append(functools.partial(numpy.copyto, value, value.copy()))
-
-
 def _put_gradient(leaf: Tensor, gradient: Tensor | None) -> None:
     # A copy, as a backward adds to what is there.
     leaf.grad = None if gradient is None else gradient.clone()
 
 
-def _set_attributes(module: nn.Module, own: dict[str, Any]) -> None:
-    attributes = vars(module)
-    for name in [name for name in attributes if name not in OF_MODULES and name not in own]:
-        del attributes[name]
-    attributes.update(own)
-
-
-def _set_globals(content: dict[str, Any], own: dict[str, Any]) -> None:
-    for name in content.keys() - own.keys():
-        del content[name]
-    content.update(own)
+def _restore(names: dict[str, Any], own: dict[str, Any]) -> None:
+    """Give a namespace the entries that it had."""
+    for name in names.keys() - own.keys():
+        del names[name]
+    names.update(own)
 
 
 def refill(holder: Any, content: Any) -> None:

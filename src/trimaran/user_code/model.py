@@ -55,7 +55,7 @@ from trimaran.user_code.datasets import (
     read_sample,
     stream_length,
 )
-from trimaran.user_code.held_state import CONTAINERS, HeldState, equal, refill
+from trimaran.user_code.held_state import HeldState, equal
 from trimaran.user_code.randomness import (
     derive_seed,
     find_moved,
@@ -82,29 +82,18 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
     Parameters are put back that a `train()` of the user's may write to, as one does that merges adapters.
     """
-    modules = list(model.modules())
-    own = {id(one): one for part in modules if overrides_train(part) for one in part.parameters()}
+    own = {id(one): one for part in model.modules() if overrides_train(part) for one in part.parameters()}
     few = sum(one.numel() for one in own.values()) <= MOST_PUT_BACK
     kept = [one for one in own.values() if few and not is_lazy(one) and not one.is_meta]
     parameters = [(one, one.data, one.detach().clone()) for one in kept]
-    # A table of positions may be kept in a dict of a module or of a closure, where a trace would leave its own.
+    # A table of positions may be kept in a dict of a module or of a closure, where a trace would leave its own; and a
+    # backward of the user's may call another one, which leaves gradients.
     held = HeldState(dict(model.named_modules()))
-    attributes = [dict(vars(module)) for module in modules]
-    contents = [
-        [(one, one.copy()) for one in vars(module).values() if isinstance(one, CONTAINERS)] for module in modules
-    ]
     buffers = [(tensor, tensor.detach().clone()) for tensor in model.buffers()]
-    # A backward of the user's may call another one, which leaves gradients.
-    gradients = [(one, one.grad) for one in model.parameters()]
     with preserved_randomness(model):
         try:
             yield
         finally:
-            for module, saved, plain in zip(modules, attributes, contents, strict=True):
-                vars(module).clear()
-                vars(module).update(saved)
-                for holder, content in plain:
-                    refill(holder, content)
             held.put_back()
             with torch.no_grad():
                 for tensor, value in buffers:
@@ -114,8 +103,6 @@ def untouched(model: nn.Module) -> Iterator[None]:
                     parameter.data = data
                     if not torch.equal(data, value):
                         data.copy_(value)
-            for parameter, gradient in gradients:
-                parameter.grad = gradient
 
 
 def overrides_train(module: nn.Module) -> bool:
@@ -423,13 +410,6 @@ class Samples:
             )
         batch = cast_batch(batch, torch.float64) if self._job.precision == "fp64" else batch
         return move_batch(batch, self._device)
-
-    def draws(self) -> bool:
-        """Whether a sample that is read twice differs."""
-        if self.stream:
-            return False
-        with preserved_randomness():
-            return not _alike(self._read(0), self._read(0))
 
     def carries(self) -> bool:
         """Whether the data set keeps something of a read, which the next gives: asked before any sample is read.

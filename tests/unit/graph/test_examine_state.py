@@ -417,7 +417,7 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
     "last output": (lambda: make_job(model=Showing), frozenset(), ""),
     "loss counts": (counted_by_the_loss, frozenset(), ""),
     "loss follows an average": (averaged_by_the_loss, frozenset(), ""),
-    "loss reads the weights": (decayed_by_the_loss, GRAPHS | SHARDS, "the loss holds the model"),
+    "loss reads the weights": (decayed_by_the_loss, GRAPHS | SHARDS, "Job.loss holds the model"),
     "a loss is logged, as a text and a whole number": (lambda: bent(logged_as_text), frozenset(), ""),
     "a large loss is logged, by float()": (lambda: bent(logged_as_float), frozenset(), ""),
     "what has a bend is logged": (lambda: bent(logged_with_bends), frozenset(), ""),
@@ -1464,7 +1464,7 @@ def with_rows_of_classes(output: Tensor, target: Tensor) -> Tensor:
 def test_the_bounds_of_classes_decide_nothing() -> None:
     """They were told as the reason of the refusal, in the place of a sum over the batch."""
     seen = look(make_job(loss=with_rows_of_classes))
-    assert (seen.reduction, seen.path) == ("batch", ())
+    assert (seen.reduction, seen.branches) == ("batch", False)
 
 
 def test_what_an_exception_says_is_left_as_it_was() -> None:

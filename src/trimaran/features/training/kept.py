@@ -91,17 +91,16 @@ class KeptByUser:
         Returns:
             The paths of those whose holder is not there.
         """
-        for called, module, name in self._attributes():
-            if called in kept:
-                vars(module)[name] = kept[called]
+        modes = self._modes()
+        for called in modes.keys() & kept.keys():
+            modes[called].training = kept[called]
         self.note_modes()
         places = {one.path: one for one in (*self._settings(), *self._own())}
         objects, left = self._held.objects() | self._in_model.objects(), []
-        set_already = {called for called, _, _ in self._attributes()}
         for path, value in kept.items():
             if path in places:
                 places[path].fill(value)
-            elif path not in set_already:
+            elif path not in modes:
                 # An attribute that is made when it is set, as where a class has a value for all.
                 inner, _, root = path.partition(" of ")
                 holder, _, name = inner.rpartition(".")
@@ -123,22 +122,15 @@ class KeptByUser:
 
     def _in_modules(self) -> dict[str, Any]:
         """Plain values that modules have as attributes, or in objects that they hold, by what these are called."""
-        own = {called: vars(module)[name] for called, module, name in self._attributes()}
-        found, after = {one.path: one.value for one in self._settings()} | own, self._modes_after
-        paths = [path or "the model" for path, _ in self._executor.model.named_modules()]
-        if not self._executor.model.training and len(after) == len(paths):
-            # A loop may evaluate when it saves: what counts are the modes that it trains in.
-            found |= {f"training of {path}": mode for path, mode in zip(paths, after, strict=True)}
-        return found
+        modes, after = self._modes(), self._modes_after
+        now = [module.training for module in modes.values()]
+        # A loop may evaluate when it saves: what counts are the modes that it trains in.
+        kept = after if not self._executor.model.training and len(after) == len(now) else now
+        return {one.path: one.value for one in self._settings()} | dict(zip(modes, kept, strict=True))
 
-    def _attributes(self) -> list[tuple[str, nn.Module, str]]:
-        """Plain values that modules of the model have as attributes: what each is called, its module and its name."""
-        return [
-            (f"{name} of {path or 'the model'}", module, name)
-            for path, module in self._executor.model.named_modules()
-            for name, one in vars(module).items()
-            if isinstance(one, bool | int | float | str)
-        ]
+    def _modes(self) -> dict[str, nn.Module]:
+        """The modules of the model, by what their mode is called."""
+        return {f"training of {path or 'the model'}": one for path, one in self._executor.model.named_modules()}
 
     def _values(self) -> Values:
         values, model = self._in_modules(), self._executor.model

@@ -53,7 +53,7 @@ from trimaran.features.training.trackers import LOSS, MetricLog, check_tracker, 
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
-from trimaran.graph.examine import parts_in_loss, readers_of
+from trimaran.graph.examine import readers_of
 from trimaran.graph.types import ParameterUse
 from trimaran.launch.stop_requests import REQUESTS, stopping_code
 from trimaran.launch.world import TIMEOUT_S, World, join_world, leave_world
@@ -662,11 +662,7 @@ class Session:
         for one in Session._open if self.world_size > 1 else ():
             seen = one.executor.seen
             held = Behaviour(
-                in_loss=parts_in_loss(self.job.loss, one.executor.model),
-                readers=(
-                    *readers_of(self.job, one.executor.model),
-                    *self._held_by_optimizer(one.executor.model),
-                ),
+                readers=(*readers_of(self.job, one.executor.model), *self._held_by_optimizer(one.executor.model)),
                 accepted=seen is not None and seen.accepted,
             )
             check_exact(held, one.strategy)

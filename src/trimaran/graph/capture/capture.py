@@ -46,7 +46,7 @@ from trimaran.user_code.batches import (
     slice_batch,
     split_batch,
 )
-from trimaran.user_code.held_state import HeldState, generator_states
+from trimaran.user_code.held_state import HOST_GENERATOR_TYPES, HeldState, generator_states
 from trimaran.user_code.model import (
     HOOKED,
     MOST_LOOKED_AT,
@@ -226,7 +226,8 @@ def _run(job: Job, model: nn.Module, call: Any, training: bool, seed: int) -> tu
     with quiet(), uncompiled(), untouched(model), without_user_hooks(model), torch.set_grad_enabled(training):
         enter_mode(model, training=training)
         seed_generators(job.seed + seed)
-        before, own = host_states(PYTHON_AND_NUMPY), HeldState(dict(model.named_modules()), undoable=False).generators()
+        held = HeldState(dict(model.named_modules()), undoable=False)
+        before, own = host_states(PYTHON_AND_NUMPY), list(held.find(*HOST_GENERATOR_TYPES).values())
         began = generator_states(own)
         with precision_context(job, device_of(model)):
             outputs = [tensor.detach().clone() for tensor in call()]
