@@ -16,11 +16,11 @@ from tests.builders import HERE, network
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation
-from trimaran.planner.bounds import bound, busiest_link, busiest_part, least_between_stages
+from trimaran.planner.bounds import busiest_part
 from trimaran.planner.candidates import Candidate, evaluate
-from trimaran.planner.choice import choose, is_plain, pareto_front
+from trimaran.planner.choice import choose, is_plain
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.problem import Problem, has_simple_bound, quick_bounds, split_for
+from trimaran.planner.problem import Problem, quick_bounds, split_for
 from trimaran.planner.search import search
 from trimaran.planner.space import enumerate_strategies
 from trimaran.pricing.program import least_peaks
@@ -190,35 +190,16 @@ def test_a_bound_is_never_above_the_simulation(case: Case) -> None:
                 assert peaks[rank % len(peaks)] <= peak_bytes, strategy.name
                 if strategy.pp == 1 and strategy.sync != "p2p":
                     assert peaks[rank % len(peaks)] == peak_bytes, strategy.name
-        if not has_simple_bound(strategy):
-            continue
-        least = bound(strategy, given)
-        assert least.step_time_s <= candidate.step_time_s * (1 + TOLERANCE), strategy.name
-        for bounded, taken in zip(least.cases, candidate.cases, strict=True):
-            assert bounded <= taken * (1 + TOLERANCE), strategy.name
 
 
 @given(cases())
-def test_no_step_is_shorter_than_what_its_busiest_rank_computes_and_its_messages_take(case: Case) -> None:
+def test_no_step_is_shorter_than_what_its_busiest_part_does(case: Case) -> None:
     for strategy in strategies(case):
         if strategy.parts:
             continue
         candidate = simulated(case, strategy)
         taken = (candidate.interval_s[0], candidate.step_time_s, candidate.interval_s[1])
-        busy, chain = busiest_part(strategy, problem(case, case.cluster))
-        in_order = (0.0, 0.0, 0.0)
-        if chain is not None:
-            in_order = tuple(chain.least_s(strategy, end) for end in range(3))
-        for bounded, ordered_s, seconds in zip(busy, in_order, taken, strict=True):
-            assert bounded <= seconds * (1 + TOLERANCE), strategy.name
-            assert ordered_s <= seconds * (1 + TOLERANCE), strategy.name
-        if strategy.is_stale:
-            continue
-        messages = busiest_link(strategy, problem(case, case.cluster))
-        assert (max(messages) > 0) == (strategy.pp > 1), strategy.name
-        however_split = least_between_stages(dataclasses.replace(strategy, boundaries=()), problem(case, case.cluster))
-        for least_s, bounded, seconds in zip(however_split, messages, taken, strict=True):
-            assert least_s <= bounded * (1 + TOLERANCE), strategy.name
+        for bounded, seconds in zip(busiest_part(strategy, problem(case, case.cluster)), taken, strict=True):
             assert bounded <= seconds * (1 + TOLERANCE), strategy.name
 
 
@@ -235,7 +216,7 @@ def everything_simulated(case: Case, strategies: list[Strategy]) -> list[Candida
 
 @settings(max_examples=25)
 @given(cases(), st.sampled_from([1.0, 0.6, 0.3]))
-def test_what_is_left_out_changes_neither_the_choice_nor_the_front(case: Case, memory: float) -> None:
+def test_what_is_left_out_does_not_change_the_choice(case: Case, memory: float) -> None:
     """Against a simulation of everything, with all the memory that is needed or only a part of it.
 
     What a search tries beyond the space, in more microbatches, is compared as well.
@@ -258,5 +239,4 @@ def test_what_is_left_out_changes_neither_the_choice_nor_the_front(case: Case, m
     result = search(dataclasses.replace(problem(case, cluster), pins=case_pins))
     fitting += [one for one in result.candidates if one.strategy.microbatches > 4 * one.strategy.pp]
     assert result.chosen.strategy == choose(fitting).strategy
-    assert [one.strategy for one in result.pareto] == [one.strategy for one in pareto_front(fitting)]
     assert len(result.candidates) + len(result.rejected) >= len(kept)

@@ -10,97 +10,12 @@ The durations are those of the first microbatch, which stands for all.
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from trimaran.pricing.types import ProgramCosts
 from trimaran.program.lowering.schedules import compute_order
 from trimaran.program.strategy import Schedule, Strategy
-from trimaran.program.types import Instruction, Kind, Program
-
-Ends = tuple[float, float, float]
-"""With all costs low, at their median, and high [s]."""
+from trimaran.program.types import Kind
 
 _Route = tuple[int, int]
-_STEPS = (Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
-_LAST = (Kind.CLIP, Kind.UPDATE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicrobatchChain:
-    """What the first microbatch takes on one device of each row of a replica, each as if nothing else ran.
-
-    Attributes:
-        steps: of each kind of step, by its segment
-        sent: a message of activations, by the segments that send and read it
-        returned: a message of gradients, likewise
-        tails: clipping and update, by row
-    """
-
-    steps: Mapping[tuple[Kind, int], Ends]
-    sent: Mapping[_Route, Ends]
-    returned: Mapping[_Route, Ends]
-    tails: Sequence[Ends]
-
-    def least_s(self, strategy: Strategy, end: int) -> float:
-        """Lower bound on a step [s].
-
-        Args:
-            strategy: its degrees and its schedule
-            end: of the intervals: 0, 1 or 2
-        """
-        ends = earliest_ends(
-            strategy,
-            {key: seconds[end] for key, seconds in self.steps.items()},
-            {route: seconds[end] for route, seconds in self.sent.items()},
-            {route: seconds[end] for route, seconds in self.returned.items()},
-        )
-        return max(ended_s + tail[end] for ended_s, tail in zip(ends, self.tails, strict=True))
-
-
-def chain_of(program: Program, costs: ProgramCosts, strategy: Strategy) -> MicrobatchChain | None:
-    """What a microbatch takes on the first replica; None where no schedule says all that its stages do.
-
-    Args:
-        program: a training step of the strategy, with at least one of its microbatches
-        costs: of it
-        strategy: its degrees and its schedule
-    """
-    factors = costs.interference
-    if strategy.pp == 1 or strategy.parts or strategy.is_stale or min(factors.compute, factors.communication) < 1.0:
-        return None
-    steps: dict[tuple[Kind, int], Ends] = {}
-    sent: dict[_Route, Ends] = {}
-    returned: dict[_Route, Ends] = {}
-    tails = []
-    for rank in range(0, strategy.pp * program.tp, program.tp):
-        tail = [busy_s(item, costs) for item in program.ranks[rank] if item.kind in _LAST]
-        tails.append((sum(one[0] for one in tail), sum(one[1] for one in tail), sum(one[2] for one in tail)))
-        for item in program.ranks[rank]:
-            if item.microbatch != 0 or item.segment is None:
-                continue
-            if item.kind in _STEPS:
-                steps[item.kind, item.segment] = busy_s(item, costs)
-            elif item.peer_segment is not None and item.kind is Kind.RECEIVE_FORWARD:
-                sent[item.peer_segment, item.segment] = costs.transfers[item.id].ends
-            elif item.peer_segment is not None and item.kind is Kind.RECEIVE_BACKWARD:
-                returned[item.peer_segment, item.segment] = costs.transfers[item.id].ends
-    return MicrobatchChain(steps=steps, sent=sent, returned=returned, tails=tails)
-
-
-def busy_s(item: Instruction, costs: ProgramCosts) -> Ends:
-    """Compute of an instruction and what it waits for inside [s]."""
-    cost = costs.compute.get(item.id)
-    if cost is None:
-        return 0.0, 0.0, 0.0
-    low_s, median_s, high_s = cost.low, cost.seconds, cost.high
-    for mark in item.marks:
-        # A mark that waits for what it starts; one that ends in ".wait" waits for what was started before it.
-        waited = costs.transfers.get(f"r{item.rank}/{mark.waits_for}") if mark.waits_for else None
-        if waited is not None and mark.waits_for.endswith(f"#{mark.name}"):
-            low_s += waited.low
-            median_s += waited.seconds
-            high_s += waited.high
-    return low_s, median_s, high_s
 
 
 def earliest_ends(

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
-from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_link, busiest_part, shortest_path
-from trimaran.planner.candidates import Candidate, Cases, PricedJob, cases_of, evaluate, lower_short, score
+from trimaran.planner.bounds import Bound, QuickBounds, busiest_part
+from trimaran.planner.candidates import Candidate, PricedJob, evaluate, lower_short, score
 from trimaran.planner.memory_plans import Squeezes, least_squeeze, squeeze, squeeze_stages, squeezed
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
@@ -18,7 +18,7 @@ from trimaran.pricing.exchange.unknowns import End
 from trimaran.pricing.input_pipeline import InputPipeline
 from trimaran.pricing.machine_transfers import device_order
 from trimaran.pricing.offload_costs import TracedStep
-from trimaran.pricing.program import price
+from trimaran.pricing.program import least_peaks, price
 from trimaran.pricing.tables import Curve, CurveKey
 from trimaran.pricing.types import ProgramCosts
 from trimaran.program.strategy import Execution, Strategy
@@ -62,6 +62,7 @@ class Problem(PricedJob):
         gap: a search may stop when the best is within this share of the lower bound
         room: resources of the host for loading; None: ranks load in line
         failed: `execution_key` of runs that were tried and failed, each with the reason
+        by_devices: the best on each number of devices is asked for, as where costs are compared
     """
 
     devices: int
@@ -74,6 +75,7 @@ class Problem(PricedJob):
     gap: float = 0.0
     room: Room | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
+    by_devices: bool = False
 
     def shared_among(self, searches: int) -> "Problem":
         """The same for one of several searches that together have its time.
@@ -97,82 +99,27 @@ def execution_key(strategy: Strategy) -> str:
 
 
 def least(strategy: Strategy, problem: Problem) -> Bound:
-    """Lower bounds of a strategy.
+    """Lower bounds of a strategy from totals, with the least peak of each of its ranks.
 
     Args:
-        strategy: with boundaries or parts, where `has_simple_bound` says that they matter
+        strategy: with boundaries or parts, where it has several stages
         problem: its problem
     """
-    if not has_simple_bound(strategy):
-        return quick_bounds(problem).of(strategy)
-    return bound(strategy, problem)
+    peak_bytes = least_peaks(problem.graph, strategy, problem.table, batch=problem.batch)
+    return replace(quick_bounds(problem).of(strategy), peak_bytes=peak_bytes)
 
 
 def by_busiest_part(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
     """A bound, raised to what the busiest rank, group or link has to do.
 
-    On few devices a strategy is sooner simulated than bounded so.
-
     Args:
         strategy: with boundaries
         lower: its bound from totals
         problem: its problem
     """
-    if problem.devices <= EVERY_NUMBER or strategy.parts or strategy.memory_bytes is not None:
+    if strategy.parts or strategy.memory_bytes is not None:
         return lower
-    of_step, chain = busiest_part(strategy, problem)
-    return replace(raised(lower, of_step, problem), chain=chain)
-
-
-def by_order(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
-    """A bound, raised to when the stages end in the order of their schedule; where it has no chain, the bound itself.
-
-    On few devices a strategy is sooner simulated than bounded so.
-
-    Args:
-        strategy: with boundaries
-        lower: its bound by its program
-        problem: its problem
-    """
-    chain = lower.chain
-    if problem.devices <= EVERY_NUMBER or chain is None or chain.least_s(strategy, 1) <= lower.step_time_s:
-        return lower
-    low_s, median_s, high_s = (chain.least_s(strategy, end) for end in range(3))
-    return raised(lower, cases_of(low_s, median_s, high_s), problem)
-
-
-def by_busiest_link(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
-    """A bound, raised to what the messages between stages take on the busiest link; on few devices the bound itself.
-
-    Args:
-        strategy: with boundaries
-        lower: its bound from totals
-        problem: its problem
-    """
-    return raised(lower, busiest_link(strategy, problem), problem) if counts_messages(strategy, problem) else lower
-
-
-def counts_messages(strategy: Strategy, problem: Problem) -> bool:
-    """Whether bounds of a strategy count the messages between its stages by themselves; on few devices none does."""
-    return problem.devices > EVERY_NUMBER and strategy.pp > 1 and not strategy.parts and not strategy.is_stale
-
-
-def by_longest_path(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
-    """A bound of a placement, raised to the longest path through its operations, each as short as it may be.
-
-    Args:
-        strategy: a placement, with or without its parts
-        lower: its bound from totals
-        problem: its problem
-
-    Raises:
-        InputError: the table lacks an operation
-    """
-    return raised(lower, shortest_path(strategy, problem), problem)
-
-
-def raised(lower: Bound, of_step: Cases, problem: Problem) -> Bound:
-    """The larger of a bound and of one on each step."""
+    of_step = busiest_part(strategy, problem)
     steps = 1 if problem.epoch is None else problem.epoch.full_steps(problem.batch)
     low, median, high = (max(steps * own, known) for own, known in zip(of_step, lower.cases, strict=True))
     return replace(lower, step_time_s=max(of_step[1], lower.step_time_s), cases=(low, median, high))
@@ -181,12 +128,6 @@ def raised(lower: Bound, of_step: Cases, problem: Problem) -> Bound:
 def quick_bounds(problem: Problem) -> QuickBounds:
     """Bounds of its strategies from totals alone."""
     return QuickBounds(job=problem, balanced=problem.devices > EVERY_NUMBER)
-
-
-def has_simple_bound(strategy: Strategy) -> bool:
-    """Whether a strategy is a chain of whole stages, one a rank, that exchange gradients or nothing."""
-    chain = strategy.tp == 1 and strategy.chunks == 1 and not strategy.parts and not strategy.shards
-    return chain and strategy.zero == 0 and strategy.schedule in ("gpipe", "1f1b") and strategy.sync == "all-reduce"
 
 
 def split_for(strategy: Strategy, problem: Problem, *, within_memory: bool = False) -> Strategy:

@@ -6,26 +6,25 @@
                 step;  s violates no pin
 
 The space is enumerated (`space.py`), and each strategy gets a lower bound of its time and memory from totals alone
-(`QuickBounds`). In the order of these bounds stages are split (`pipeline_stages.py`), which gives a bound by their
-messages, and then a program of two microbatches is priced, which gives a better one (`bounds.py`); a strategy that then
-still has the lowest bound is simulated, with its placement solved first:
+(`QuickBounds`). In the order of these bounds stages are split (`pipeline_stages.py`), and a program of two microbatches
+is priced, whose busiest part gives a better one (`bounds.py`); a strategy that then still has the lowest bound is
+simulated, with its placement solved first:
 
     0. on many devices, and under a time limit: replicas of whole networks on all devices in each form; then, of each
        kind of plan, the one with the lowest bound, so that no simple plan beats a search that is cut short;
     1. until no bound is below the best simulated time, or the best is as close to the lowest bound as `Problem.gap`
        allows: now the fastest is known;
-    2. of the rest, those that the uncertainty may leave as fast as it, those that may use less memory or fewer devices
-       than all that are faster, the best of each family, and the baselines without a plan;
+    2. of the rest, those that the uncertainty may leave as fast as it and that are simpler than the choice so far, the
+       baselines without a plan, and the best of each family by its bound;
     3. more sizes of buckets of the best replicas, where these wait for their gradients; pipelines in more microbatches
        than the space has, where they lack memory in these or are faster so.
 
 Replicas that lack memory in all numbers of microbatches of the space are tried in as few as fit.
 
-Strategies that are not simulated are slower than the fastest by more than the uncertainty and not on the front of time,
-memory and devices, so the choice and the front are those of a search that simulates everything, unless its time ran
-out. On more than `EVERY_NUMBER` devices the first bound assumes equal stages, and the front contains only strategies
-that were simulated for other reasons. A strategy that is faster only within the uncertainty of the costs loses to a
-simpler one (`choice.py`). Bounds are those of the sizes of buckets that the space has.
+Strategies that are not simulated are slower than the fastest, and than the choice or no simpler than it, so the choice
+is that of a search that simulates everything, unless its time ran out; the front is that of what was simulated. On more
+than `EVERY_NUMBER` devices the first bound assumes equal stages. A strategy that is faster only within the uncertainty
+of the costs loses to a simpler one (`choice.py`). Bounds are those of the sizes of buckets that the space has.
 
 A strategy of whole networks that is rejected only for memory is tried again with a memory plan (offload and recompute),
 where its step was traced. So is a pipeline whose bound is below the best that fits, in the order of the bounds, until
@@ -56,7 +55,7 @@ from dataclasses import dataclass, replace
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.planner.best_first import best_first
-from trimaran.planner.candidates import Candidate
+from trimaran.planner.candidates import Candidate, Cases
 from trimaran.planner.choice import (
     MODEL_ERROR,
     Option,
@@ -65,7 +64,6 @@ from trimaran.planner.choice import (
     fastest,
     is_plain,
     is_reference,
-    largest_peak,
     may_be_as_fast,
     simplicity,
 )
@@ -157,16 +155,9 @@ class Hunt:
     is_complete: bool = True
 
     def refine(self, prospect: Prospect) -> Prospect | None:
-        """Bound one better: by what its stages send, split, by its program, by its order; None where it is rejected."""
-        if prospect.is_refined:
-            return self.trials.order(prospect, self.problem)
-        if not prospect.is_split:
-            crossed = self.trials.cross(prospect)
-            if crossed.bound.objective_s > prospect.bound.objective_s:
-                return crossed
-        self.work.spend((REFINED_S if prospect.is_split else SPLIT_S) * len(self.problem.graph.ops))
-        better = self.trials.refine if prospect.is_split else self.trials.split
-        found = better(prospect, self.problem)
+        """Split its stages and bound it by its program; None where it is rejected."""
+        self.work.spend((SPLIT_S + REFINED_S) * len(self.problem.graph.ops))
+        found = self.trials.refine(prospect, self.problem)
         if isinstance(found, Rejection):
             self.rejected.append(found)
             return None
@@ -206,6 +197,20 @@ class Hunt:
         """Whether the bound of one leaves it as fast as the fastest so far."""
         return not self.candidates or prospect.bound.objective_s <= fastest(self.candidates).objective_s
 
+    @property
+    def choice(self) -> Candidate:
+        """The choice among what is found so far."""
+        return choose(sorted(self.candidates, key=lambda one: (one.objective_s, simplicity(one.strategy))))
+
+    def may_be_chosen(self, strategy: Strategy, least: Cases) -> bool:
+        """Whether one may be faster than all so far, by its lower bound, or as fast and simpler than their choice."""
+        if not self.candidates or least[1] <= fastest(self.candidates).objective_s:
+            return True
+        if self.problem.by_devices and least[1] < self.best_s(strategy.devices):
+            return True
+        simpler = simplicity(strategy) < simplicity(self.choice.strategy)
+        return simpler and may_be_as_fast(least, fastest(self.candidates).cases)
+
     def best_s(self, devices: int) -> float:
         """The least time so far on no more devices [s]; infinite where nothing fits on them."""
         fitting = (one.objective_s for one in self.candidates if one.strategy.devices <= devices)
@@ -221,8 +226,8 @@ class Hunt:
         return node.bound.objective_s, simplicity(node.strategy)
 
     def expand(self, node: Prospect) -> Iterable[Prospect]:
-        """Split an outline, refine what is split, order what is refined, simulate what is ordered."""
-        if node.is_ordered:
+        """Refine an outline, simulate what is refined."""
+        if node.is_refined:
             self.run(node)
             return ()
         refined = self.refine(node)
@@ -336,7 +341,7 @@ def _first_of_kinds(
         if hunt.may_be_best(prospect):
             tried.add(id(prospect))
             refined: Prospect | None = prospect
-            while refined is not None and not refined.is_ordered and hunt.may_be_best(refined):
+            while refined is not None and not refined.is_refined and hunt.may_be_best(refined):
                 refined = hunt.refine(refined)
             if refined is not None and hunt.may_be_best(refined):
                 hunt.run(refined)
@@ -351,53 +356,37 @@ def _form(strategy: Strategy) -> tuple[object, ...]:
 
 
 def fill_up(left: Iterable[Prospect], hunt: Hunt) -> list[Prospect]:
-    """Simulate strategies that the fastest does not rule out; returns the rest."""
+    """Simulate the simplest that may be as fast as the fastest, and what is shown with it; returns the rest."""
     best = fastest(hunt.candidates)
     ruled_out = []
-    for outline in left:
-        needed = _is_considered(outline.strategy, hunt) and is_reference(outline.strategy, devices=hunt.problem.devices)
-        if not needed and (hunt.is_over or not _may_matter(outline, best, hunt)):
-            ruled_out.append(outline)
-            continue
+    for outline in sorted(left, key=lambda one: simplicity(one.strategy)):
         prospect: Prospect | None = outline
-        while prospect is not None and not prospect.is_ordered and (needed or _may_matter(prospect, best, hunt)):
+        while prospect is not None and not prospect.is_refined and _may_matter(prospect, best, hunt):
             prospect = hunt.refine(prospect)
-        if prospect is None:
-            continue
-        if needed or _may_matter(prospect, best, hunt):
+        if prospect is not None and _may_matter(prospect, best, hunt):
             hunt.run(prospect)
-        else:
+        elif prospect is not None:
             ruled_out.append(prospect)
     return ruled_out
 
 
 def _may_matter(prospect: Prospect, best: Candidate, hunt: Hunt) -> bool:
-    candidates = hunt.candidates
-    if hunt.problem.devices > EVERY_NUMBER and is_unplaced(prospect.strategy):
+    """Whether a strategy may be chosen, or is a row that people look for: a baseline, or the best of its family."""
+    strategy, many = prospect.strategy, hunt.problem.devices > EVERY_NUMBER
+    if not hunt.choice_only and is_reference(strategy, devices=hunt.problem.devices):
+        return True
+    if hunt.is_over:
+        return False
+    if is_unplaced(strategy) and many:
         # To solve a placement takes longer than all else, and it is simpler than nothing that may be chosen.
         return prospect.bound.objective_s <= best.objective_s
-    if may_be_as_fast(prospect.bound.cases, best.cases):
+    if hunt.may_be_chosen(strategy, prospect.bound.cases):
         return True
-    if is_unplaced(prospect.strategy) or not _is_considered(prospect.strategy, hunt):
+    if is_unplaced(strategy) or (hunt.choice_only and not _has_buckets(strategy)):
         return False
-    alike = [one for one in candidates if _kind(one.strategy) == _kind(prospect.strategy)]
-    if hunt.problem.devices > EVERY_NUMBER:
-        steps = prospect.strategy.pp * prospect.strategy.chunks * prospect.strategy.microbatches
-        return not alike and steps <= QUICK_STEPS and prospect.bound.objective_s <= WORTH_SHOWING * best.objective_s
-    may_lead = all(prospect.bound.objective_s < one.objective_s for one in alike)
-    return may_lead or not any(_beats(one, prospect) for one in candidates)
-
-
-def _is_considered(strategy: Strategy, hunt: Hunt) -> bool:
-    """Whether a strategy that is not as fast as the fastest is simulated for show, or for its sizes of buckets."""
-    return not hunt.choice_only or _has_buckets(strategy)
-
-
-def _beats(candidate: Candidate, prospect: Prospect) -> bool:
-    """Whether a candidate needs less time, and no more memory and devices, than another one can possibly do with."""
-    lower = prospect.bound
-    lighter = largest_peak(candidate) <= max(lower.peak_bytes, default=0)
-    return candidate.worth_s < lower.step_time_s and lighter and candidate.strategy.devices <= prospect.strategy.devices
+    steps = strategy.pp * strategy.chunks * strategy.microbatches
+    is_shown = prospect.bound.objective_s <= WORTH_SHOWING * best.objective_s and (not many or steps <= QUICK_STEPS)
+    return is_shown and all(_kind(one.strategy) != _kind(strategy) for one in hunt.candidates)
 
 
 def _kind(strategy: Strategy) -> tuple[bool | str, ...]:
@@ -537,7 +526,11 @@ def deepen_pipelines(hunt: Hunt, strategies: Iterable[Strategy], best_s: Callabl
             least_s = max(least_s, _left_to_gain_s(strategy, hunt.candidates))
         if least_s >= worth_s:
             continue
-        simulate_through(prospect, hunt)
+        refined = hunt.refine(prospect)
+        if refined is not None and refined.bound.objective_s >= worth_s:
+            continue
+        if refined is not None:
+            hunt.run(refined)
         if len(hunt.candidates) == before or hunt.candidates[-1].objective_s < worth_s:
             add(strategy)
     return min((least_s for least_s, _, _ in waiting), default=float("inf"))
@@ -598,21 +591,18 @@ def too_slow(prospect: Prospect, chosen: Candidate, best: Candidate) -> Rejectio
         best: the fastest, which the choice may be within the uncertainty of
     """
     what = "a step" if chosen.epoch_s is None else "an epoch"
-    lower = prospect.bound
+    strategy, lower = prospect.strategy, prospect.bound
     faster = chosen if lower.objective_s >= chosen.objective_s else best
-    if faster is best and not _is_ruled_out(prospect, best):
-        return Rejection(strategy=prospect.strategy, cause="time", reason=OUT_OF_TIME)
+    # What is slower than the fastest is chosen only if it may be as fast, and is simpler than the choice.
+    may_be_chosen = may_be_as_fast(lower.cases, best.cases) and simplicity(strategy) < simplicity(chosen.strategy)
+    slower = lower.objective_s > best.objective_s and (is_unplaced(strategy) or not may_be_chosen)
+    if faster is best and not slower:
+        return Rejection(strategy=strategy, cause="time", reason=OUT_OF_TIME)
     reason = (
         f"takes at least {format_seconds(lower.objective_s)} {what}, "
         f"{faster.strategy.name} takes {format_seconds(faster.time_s)}"
     )
-    return Rejection(strategy=prospect.strategy, cause="bound", reason=reason)
-
-
-def _is_ruled_out(prospect: Prospect, best: Candidate) -> bool:
-    """Whether it cannot be chosen: it is slower than the fastest, and no placement also within the uncertainty."""
-    slower = prospect.bound.objective_s > best.objective_s
-    return slower and (is_unplaced(prospect.strategy) or not may_be_as_fast(prospect.bound.cases, best.cases))
+    return Rejection(strategy=strategy, cause="bound", reason=reason)
 
 
 NO_STRATEGY = "pin.no-strategy"
@@ -808,8 +798,8 @@ def with_memory_plans(
         hunt.rejected += rejected
         return tuple(budgeted(problem, hunt, budget_bytes)), tuple(hunt.rejected)
     hunt.rejected += [Rejection(strategy=one, cause="memory", reason="") for one in lacking]
-    found = virtualized(replace(problem, squeezed=lacking), hunt)
-    return (*candidates, *found), (*rejected, *hunt.rejected[len(lacking) :])
+    virtualized(replace(problem, squeezed=lacking), hunt)
+    return tuple(hunt.candidates), (*rejected, *hunt.rejected[len(lacking) :])
 
 
 def untried_memory_plans(problem: Problem, found: Search[Candidate]) -> tuple[str, ...]:
@@ -830,8 +820,8 @@ def untried_memory_plans(problem: Problem, found: Search[Candidate]) -> tuple[st
     )
 
 
-def virtualized(problem: Problem, hunt: "Hunt") -> list[Candidate]:
-    """Candidates that fit with a memory plan and not without.
+def virtualized(problem: Problem, hunt: "Hunt") -> None:
+    """Add candidates that fit with a memory plan and not without.
 
     Args:
         problem: with the traces of steps
@@ -839,24 +829,19 @@ def virtualized(problem: Problem, hunt: "Hunt") -> list[Candidate]:
             rejections
     """
     if "memory" in problem.pins.forbid or not problem.traces:
-        return []
+        return
     whole, staged = _lacking(problem, hunt.rejected)
-    found: list[Candidate] = []
-    bounds = {plain: least(plain, problem).objective_s for plain in whole if _is_squeezed(plain, problem)}
-    for plain in sorted(bounds, key=lambda one: (bounds[one], simplicity(one))):
-        # A plan takes time and never saves any: what is as fast on as few devices without one stays better.
-        fitting = [one.objective_s for one in (*hunt.candidates, *found) if one.strategy.devices <= plain.devices]
+    bounds = {plain: least(plain, problem) for plain in whole if _is_squeezed(plain, problem)}
+    for plain in sorted(bounds, key=lambda one: (bounds[one].objective_s, simplicity(one))):
         strategy = _in_room(plain, problem)
-        if fitting and min(fitting) <= bounds[plain]:
-            continue
-        least_s = max(bounds[plain], least_in_memory(strategy, problem).objective_s)
-        if fitting and min(fitting) <= least_s:
-            continue
-        found += _planned_within(strategy, (strategy,), least_s, problem, hunt)
-    left = MOST_STAGED if not (hunt.candidates or found) else MOST_STAGED // 2
+        # A plan takes time and never saves any.
+        if hunt.may_be_chosen(strategy, bounds[plain].cases):
+            quickest = least_in_memory(strategy, problem)
+            if hunt.may_be_chosen(strategy, quickest.cases):
+                _plan_within(strategy, (strategy,), max(bounds[plain].objective_s, quickest.objective_s), problem, hunt)
+    left = MOST_STAGED // 2 if hunt.candidates else MOST_STAGED
     for least_s, _, split in staged:
-        best_s = min((one.objective_s for one in (*hunt.candidates, *found)), default=float("inf"))
-        if least_s >= (1.0 - _WORTH_TRYING) * best_s:
+        if least_s >= (1.0 - _WORTH_TRYING) * hunt.best_s(problem.devices):
             hunt.lowest_s = min(hunt.lowest_s, least_s)
             break
         if not _is_squeezed(split, problem):
@@ -867,18 +852,17 @@ def virtualized(problem: Problem, hunt: "Hunt") -> list[Candidate]:
             continue
         left -= 1
         strategy = _in_room(split, problem)
-        found += _planned_within(strategy, _splits(strategy, problem), least_s, problem, hunt)
-    return found
+        _plan_within(strategy, _splits(strategy, problem), least_s, problem, hunt)
 
 
-def _planned_within(
+def _plan_within(
     strategy: Strategy, splits: Iterable[Strategy], least_s: float, problem: Problem, hunt: "Hunt"
-) -> list[Candidate]:
-    """The fastest of the splits that keeps its budget; another memory plan of it may take as little as its bound."""
+) -> None:
+    """Add the fastest split that keeps its budget; another memory plan of it may take as little as its bound."""
     found = _under_budget(strategy, splits, problem, hunt)
+    hunt.candidates += found
     if found:
         hunt.lowest_s = min(hunt.lowest_s, least_s)
-    return found
 
 
 def _is_traced(strategy: Strategy, problem: Problem) -> bool:
@@ -1043,7 +1027,7 @@ def _search_in_line(problem: Problem, trials: Trials | None = None, *, choice_on
     hunt.lowest_s = min(hunt.lowest_s, deepen_pipelines(hunt, strategies))
     budget_bytes = problem.pins.budget_bytes
     if budget_bytes is None:
-        hunt.candidates += virtualized(problem, hunt)
+        virtualized(problem, hunt)
     else:
         hunt.candidates = budgeted(problem, hunt, budget_bytes)
     if not hunt.candidates:

@@ -259,7 +259,7 @@ class _Cells:
             return ()
         found = list(self.hunts[batch].expand(prospect))
         # Once each: when its stages are split, or cannot be.
-        self._tried += not prospect.is_split and all(better.is_split for better in found)
+        self._tried += not prospect.is_refined
         return [(batch, better) for better in found]
 
     def is_done(self, bound_s: float) -> bool:

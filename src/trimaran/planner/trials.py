@@ -1,34 +1,24 @@
 """Bounds and simulations of the strategies of a problem, each made once, whatever pins a search has.
 
 outline    a bound from totals alone, for every strategy of the space
-cross      a bound by the least that goes from stage to stage, however they are split; for those that the first leaves
-split      stages split, a bound by the messages between them; for those that the second leaves
-refine     the program lowered and priced, a better bound; for those that the third leaves
-order      the stages in the order of their schedule, a better bound; for those that the fourth leaves
+refine     stages split, the program priced, a bound by its busiest part; for those that the first leaves
 run        branches placed, the program simulated
 """
 
 from dataclasses import dataclass, field, replace
 
 from trimaran.base.errors import InfeasibleError, InputError
-from trimaran.planner.bounds import Bound, QuickBounds, least_between_stages
-from trimaran.planner.candidates import Candidate, Cases, LacksMemory
+from trimaran.planner.bounds import Bound, QuickBounds
+from trimaran.planner.candidates import Candidate, LacksMemory
 from trimaran.planner.placed_network import PlacedStrategy
 from trimaran.planner.problem import (
     Problem,
     arrange,
     assess_split,
-    by_busiest_link,
     by_busiest_part,
-    by_longest_path,
-    by_order,
-    counts_messages,
-    has_simple_bound,
     lack_of_memory,
-    least,
     place_on,
     quick_bounds,
-    raised,
     split_for,
 )
 from trimaran.planner.space import Cause, Rejection, is_unplaced
@@ -49,18 +39,12 @@ class Prospect:
     Attributes:
         strategy: with boundaries where it is split; a placement may still have none of its parts
         bound: its lower bounds
-        is_crossed: the bound counts what goes from stage to stage however they are split
-        is_split: the bound counts messages between its stages
         is_refined: the bound is that of its program
-        is_ordered: the bound is that of its program in the order of its schedule
     """
 
     strategy: Strategy
     bound: Bound
-    is_crossed: bool = False
-    is_split: bool = False
     is_refined: bool = False
-    is_ordered: bool = False
 
 
 @dataclass(slots=True)
@@ -77,10 +61,7 @@ class Trials:
     alike: "Trials | None" = None
     bound_shares: dict[Strategy, float] = field(default_factory=dict)
     _quick: QuickBounds = field(init=False)
-    _crossings: dict[tuple[int, ...], Cases] = field(default_factory=dict)
-    _split: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
     _refined: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
-    _ordered: dict[tuple[Strategy, _Kept], Prospect] = field(default_factory=dict)
     _results: dict[Strategy, Candidate | Rejection] = field(default_factory=dict)
     _placed: dict[tuple[int, int, _Kept, bool], PlacedStrategy] = field(default_factory=dict)
 
@@ -101,66 +82,25 @@ class Trials:
             return Rejection(strategy=uncut, cause="unmeasured", reason=error.message)
         return _unless_too_large(Prospect(strategy=uncut, bound=lower), self.problem)
 
-    def cross(self, prospect: Prospect) -> Prospect:
-        """An outline bounded by the least that goes from stage to stage, however they are split."""
-        strategy = prospect.strategy
-        if prospect.is_crossed or not counts_messages(strategy, self.problem):
-            return prospect
-        # In whatever order the stages compute, and whatever they exchange besides.
-        key = (strategy.dp, strategy.pp, strategy.tp, strategy.chunks, strategy.microbatches)
-        if key not in self._crossings:
-            self._crossings[key] = least_between_stages(arrange(strategy, self.problem), self.problem)
-        return replace(prospect, bound=raised(prospect.bound, self._crossings[key], self.problem), is_crossed=True)
-
-    def split(self, prospect: Prospect, problem: Problem) -> Prospect | Rejection:
-        """A strategy with its stages split, bounded by the messages between them, or its rejection.
+    def refine(self, prospect: Prospect, problem: Problem) -> Prospect | Rejection:
+        """A strategy with its stages split and the bounds of its program, or its rejection.
 
         Args:
             prospect: an outline
             problem: as `Trials.problem`, with the pins of this search
         """
-        if prospect.is_split:
+        if prospect.is_refined:
             return prospect
         key = (prospect.strategy, problem.pins.keep)
-        if key not in self._split:
-            self._split[key] = _split(prospect, problem)
-        return self._split[key]
-
-    def refine(self, prospect: Prospect, problem: Problem) -> Prospect | Rejection:
-        """The bounds of a strategy by its program, or its rejection.
-
-        Args:
-            prospect: an outline, or split
-            problem: as `Trials.problem`, with the pins of this search
-        """
-        found = self.split(prospect, problem)
-        if isinstance(found, Rejection) or found.is_refined:
-            return found
-        key = (found.strategy, problem.pins.keep)
         if key not in self._refined:
-            self._refined[key] = _refine(found, problem)
+            self._refined[key] = _refine(prospect, problem)
         return self._refined[key]
-
-    def order(self, prospect: Prospect, problem: Problem) -> Prospect:
-        """The bounds of a strategy by its program in the order of its schedule.
-
-        Args:
-            prospect: refined
-            problem: as `Trials.problem`, with the pins of this search
-        """
-        if prospect.is_ordered:
-            return prospect
-        key = (prospect.strategy, problem.pins.keep)
-        if key not in self._ordered:
-            lower = by_order(prospect.strategy, prospect.bound, problem)
-            self._ordered[key] = replace(prospect, bound=lower, is_ordered=True)
-        return self._ordered[key]
 
     def run(self, prospect: Prospect, problem: Problem, *, little_work: bool = False) -> Candidate | Rejection:
         """The simulation of a strategy, or its rejection.
 
         Args:
-            prospect: the strategy, refined or ordered
+            prospect: the strategy, refined
             problem: as `Trials.problem`, with the pins of this search
             little_work: a placement gets `LITTLE_PLACING_S` of it
         """
@@ -197,41 +137,25 @@ class Trials:
         return placed
 
 
-def _split(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
-    strategy, cause = prospect.strategy, "split"
+def _refine(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
+    strategy, quick = prospect.strategy, prospect.bound
     if is_unplaced(strategy):
-        try:
-            lower = by_longest_path(strategy, prospect.bound, problem)
-        except InputError as error:
-            return Rejection(strategy=strategy, cause="unmeasured", reason=error.message)
-        return Prospect(strategy=strategy, bound=lower, is_split=True, is_refined=True)
+        return replace(prospect, is_refined=True)
+    cause: Cause = "split"
     try:
         strategy = split_for(strategy, problem)
         cause = "form"
         check_strategy(problem.graph, strategy, batch=problem.batch)
         cause = "unmeasured"
-        lower = by_busiest_link(strategy, prospect.bound, problem)
-    except (InfeasibleError, InputError) as error:
-        return Rejection(strategy=strategy, cause=cause, reason=error.message)  # type: ignore[arg-type]  # set above
-    return Prospect(strategy=strategy, bound=lower, is_split=True)
-
-
-def _refine(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
-    strategy, quick = prospect.strategy, prospect.bound
-    try:
         if not strategy.parts:
             strategy, quick = _within_memory(strategy, quick, problem)
         known = strategy.pp == 1 and strategy.sync != "p2p"
         seen = _unless_too_large(Prospect(strategy=strategy, bound=quick), problem, at_least=not known)
         if isinstance(seen, Rejection):
             return seen
-        if has_simple_bound(strategy):
-            lower = _larger(least(strategy, problem), quick)
-        else:
-            lower = by_busiest_part(strategy, quick, problem)
+        return Prospect(strategy=strategy, bound=by_busiest_part(strategy, quick, problem), is_refined=True)
     except (InfeasibleError, InputError) as error:
-        return Rejection(strategy=strategy, cause="unmeasured", reason=error.message)
-    return Prospect(strategy=strategy, bound=lower, is_split=True, is_refined=True)
+        return Rejection(strategy=strategy, cause=cause, reason=error.message)
 
 
 def _within_memory(strategy: Strategy, quick: Bound, problem: Problem) -> tuple[Strategy, Bound]:
@@ -253,13 +177,6 @@ def _unless_too_large(prospect: Prospect, problem: Problem, *, at_least: bool = 
     if reason:
         return Rejection(strategy=prospect.strategy, cause="memory", reason=reason, peak_bytes=peak_bytes)
     return prospect
-
-
-def _larger(one: Bound, other: Bound) -> Bound:
-    """The larger of two bounds of the same thing, with the memory of the first."""
-    low, median, high = (max(pair) for pair in zip(one.cases, other.cases, strict=True))
-    step_time_s = max(one.step_time_s, other.step_time_s)
-    return replace(one, step_time_s=step_time_s, cases=(low, median, high))
 
 
 def _run(strategy: Strategy, problem: Problem) -> Candidate | Rejection:

@@ -97,6 +97,7 @@ def machine_problems(
             pins=request.pins,
             time_limit_s=request.time_limit_s,
             gap=request.gap,
+            by_devices=request.asks_for_outlook,
         )
         for batch in batches
     }

@@ -130,6 +130,7 @@ def problem_here(
         time_limit_s=request.time_limit_s,
         gap=request.gap,
         room=room_of(job, data),
+        by_devices=request.asks_for_outlook,
     )
 
 

@@ -194,7 +194,7 @@ def test_quiet_prints_the_verdict_and_verbose_no_less_than_usual(command: str) -
 
 
 def test_verbose_lists_what_a_plan_counts() -> None:
-    usual, verbose = printed(QUICK[0]), printed(f"{QUICK[0]} --verbose")
+    usual, verbose = printed(QUICK[1]), printed(f"{QUICK[1]} --verbose")
     more = int(re.findall(r"and (\d+) more: --verbose", usual)[0])
     assert more > 1
     assert len(verbose.splitlines()) > len(usual.splitlines()) + more - 2

@@ -14,14 +14,13 @@ from tests.raising import raises
 
 from trimaran.base.units import format_seconds
 from trimaran.graph.types import Graph
-from trimaran.planner.bounds import bound
 from trimaran.planner.candidates import evaluate
 from trimaran.planner.choice import is_plain, is_reference, simplicity
 from trimaran.planner.explanation.contrast import conclude, dissect
 from trimaran.planner.explanation.explain import imagine, read_family
 from trimaran.planner.explanation.remedies import remedies_for
 from trimaran.planner.pins import NO_OPT_IN, OPT_IN, Pins, kinds_of, parse_pins
-from trimaran.planner.problem import Problem
+from trimaran.planner.problem import Problem, least
 from trimaran.planner.result import said_of_compression
 from trimaran.planner.search import prices, search
 from trimaran.planner.space import METHODS, enumerate_strategies, offered, samples_factor
@@ -267,9 +266,9 @@ def test_the_best_of_all_methods_is_chosen_as_by_trying_each() -> None:
 def test_no_step_is_below_its_bound(method: Compression, size: int) -> None:
     given = _problem(wire=1e-5, encode=1e-6, decode=2e-6, length=4)
     strategy = builders.strategy(dp=2, bucket_bytes=size, compression=method)
-    lower, found = bound(strategy, given), evaluate(strategy, given)
-    for least, cases in zip(lower.cases, found.cases, strict=True):
-        assert least <= cases * (1 + 1e-9)
+    lower, found = least(strategy, given), evaluate(strategy, given)
+    for bounded, cases in zip(lower.cases, found.cases, strict=True):
+        assert bounded <= cases * (1 + 1e-9)
     assert max(lower.peak_bytes) <= max(found.peak_bytes)
 
 

@@ -29,6 +29,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import choose
+from trimaran.planner.explanation.explain import best_of_kind
 from trimaran.planner.explanation.what_if import Change, changed
 from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem, assess, lack_of_memory, reassess
@@ -41,6 +42,7 @@ from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.compute import operation_phases
 from trimaran.pricing.exchange.costs import straggling
 from trimaran.pricing.exchange.unknowns import EXCHANGE_UNSURE
+from trimaran.program.strategy import Strategy
 from trimaran.report.crossover import Worker
 from trimaran.simulator.data_parallel import at_ends, step_seconds
 
@@ -52,11 +54,11 @@ _UNSURE = 0.08
 
 _STAGES = Pins(dp=1, allow=("pp", "tp", "gpipe", "1f1b", "interleaved", "zero-bubble"))
 _PLACED = Pins(dp=1, allow=("placement",))
-_KINDS: Mapping[str, Callable[[Candidate], bool]] = {
-    "placement": lambda one: bool(one.strategy.parts),
-    "stages": lambda one: one.strategy.pp > 1 and not one.strategy.parts,
-    "tensor": lambda one: one.strategy.tp > 1,
-    "few microbatches": lambda one: one.strategy.pp > 1 and one.strategy.microbatches <= 2,
+_KINDS: Mapping[str, Callable[[Strategy], bool]] = {
+    "placement": lambda one: bool(one.parts),
+    "stages": lambda one: one.pp > 1 and not one.parts,
+    "tensor": lambda one: one.tp > 1,
+    "few microbatches": lambda one: one.pp > 1 and one.microbatches <= 2,
 }
 _KEPT = 2
 _GAP = 0.02
@@ -121,7 +123,7 @@ class Workers:
             devices: of all workers
 
         Returns:
-            None where replicas of one device each are so much faster that the search has no others.
+            None where no such plan can be run.
         """
         workers = devices // width
         pins = dataclasses.replace(_STAGES, dp=workers, allow=("dp", *_STAGES.allow))
@@ -130,13 +132,18 @@ class Workers:
         asked = dataclasses.replace(self._asked(devices, workers * batch, pins), gap=0.0)
         # A decoder on more devices than `plan` simulates is simulated here, as all else of a crossover is.
         source = JobSource(reference=self.reference)
-        found = make_plan(source, asked, backend=Estimated(source, asked)).simulated.search
-        hybrids = [
-            one
-            for one in (found.candidates if found else ())
-            if one.strategy.dp == workers and one.strategy.devices > workers
-        ]
-        return choose(hybrids) if hybrids else None
+        found = make_plan(source, asked, backend=Estimated(source, asked)).simulated
+        if found.search is None:
+            return None
+
+        def holds(one: Strategy) -> bool:
+            return one.dp == workers and one.devices > workers
+
+        best, obstacle = best_of_kind(found.search, found.problem, holds)
+        hybrids = {one.strategy: one for one in found.search.candidates if holds(one.strategy)}
+        if best is not None and not obstacle:
+            hybrids |= {best.strategy: best}
+        return choose(tuple(hybrids.values())) if hybrids else None
 
     def speedups(self, width: int) -> Mapping[str, float]:
         """The best speedup of each kind of model parallelism at the base batch, by the names of `_KINDS`."""
@@ -145,7 +152,7 @@ class Workers:
         found: dict[str, float] = {}
         for one in self._searched(width):
             for kind, holds in _KINDS.items():
-                if holds(one):
+                if holds(one.strategy):
                     found[kind] = max(found.get(kind, 0.0), alone_s / one.step_time_s)
         return found
 
@@ -181,11 +188,19 @@ class Workers:
 
     def _candidates(self, width: int, pins: Pins) -> list[Candidate]:
         try:
-            found = make_plan(self.reference, self._asked(width, self.base_batch, pins)).simulated.search
+            found = make_plan(self.reference, self._asked(width, self.base_batch, pins)).simulated
         except InfeasibleError as error:
             self.notes[width] = f"no model parallelism over {width} devices: {error.message}"
             return []
-        return [one for one in (found.candidates if found else ()) if one.strategy.devices > 1]
+        if found.search is None:
+            return []
+        best = (best_of_kind(found.search, found.problem, holds) for holds in _KINDS.values())
+        shown = {one.strategy: one for one, obstacle in best if one is not None and not obstacle}
+        return [
+            one
+            for one in (shown | {one.strategy: one for one in found.search.candidates}).values()
+            if one.strategy.devices > 1
+        ]
 
     def _problem(self, width: int, batch: int) -> Problem:
         """A worker with what was found for it, and one device."""
@@ -266,7 +281,7 @@ def _best_of_kinds(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     rising = sorted(candidates, key=lambda one: one.step_time_s)
     kept = list(rising[:_KEPT])
     for holds in _KINDS.values():
-        kept += [one for one in rising if holds(one)][:1]
+        kept += [one for one in rising if holds(one.strategy)][:1]
     return tuple({one.strategy.name: one for one in kept}.values())
 
 

@@ -21,7 +21,7 @@ pipeline.
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -45,7 +45,7 @@ from trimaran.planner.explanation.remedies import (
 )
 from trimaran.planner.explanation.what_if import Change
 from trimaran.planner.pins import Pins, pins_of_strategy, spreading
-from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory
+from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory, quick_bounds
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import METHODS, Rejection, unplaced
@@ -354,6 +354,55 @@ def contrasts(case: Case, chosen: Anatomy, *, goal: str = "") -> Iterator[Contra
             yield Contrast(asked=name, other=other, obstacle=obstacle, conclusion=sentence)
 
 
+def best_of_kind(
+    found: Search[Candidate],
+    problem: Problem,
+    holds: Callable[[Strategy], bool],
+    described: Sequence[Strategy] = (),
+) -> tuple[Candidate | None, str]:
+    """The best strategy of a kind, simulated where the search has not, and why it cannot be run; empty: it can.
+
+    Of what the search rejected, those that can be run come first, in the order of their bounds, until none is below the
+    best.
+
+    Args:
+        found: result of the search
+        problem: that was searched
+        holds: whether a strategy is of the kind
+        described: of the kind, to simulate where the search has none
+    """
+    bounds = quick_bounds(problem)
+
+    def least_s(strategy: Strategy) -> float:
+        if strategy.devices > problem.devices:
+            return 0.0
+        try:
+            return bounds.of(strategy).objective_s
+        except InputError:
+            return 0.0
+
+    known = [one for one in found.candidates if holds(one.strategy)]
+    best, obstacle, first = min(known, key=lambda one: one.objective_s, default=None), "", ""
+    left = {
+        entry.strategy: entry.reason if entry.cause in _OBSTACLES else ""
+        for entry in found.rejected
+        if holds(entry.strategy)
+    }
+    if best is None and not left:
+        left = dict.fromkeys(described, "")
+    rising = sorted(((bool(why), least_s(one), one) for one, why in left.items()), key=lambda entry: entry[:2])
+    for barred, bound_s, strategy in rising:
+        if best is not None and (barred, bound_s) >= (bool(obstacle), best.objective_s):
+            break
+        candidate, why = _attempt(strategy, left[strategy], problem)
+        first = first or why
+        if candidate is not None and (
+            best is None or (bool(why), candidate.objective_s) < (bool(obstacle), best.objective_s)
+        ):
+            best, obstacle = candidate, why
+    return best, obstacle if best is not None else first
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedCase:
     """A plan whose program was simulated.
@@ -377,28 +426,9 @@ class SimulatedCase:
         return dissect(option, self.problem)
 
     def contrasted(self) -> Iterator[tuple[str, Candidate | None, str]]:
-        """The best of each kind among the candidates.
-
-        Where the search has none of that kind, those that it rejected are simulated all the same; where it rejected
-        none, the described strategy is.
-        """
+        """The best of each kind, which is simulated where the search has not."""
         for family in self.why_not:
-            candidates = [candidate for candidate in self.found.candidates if candidate.strategy in family]
-            if candidates:
-                yield family.name, min(candidates, key=lambda one: one.objective_s), ""
-                continue
-            rejected = {
-                entry.strategy: entry.reason if entry.cause in _OBSTACLES else ""
-                for entry in self.found.rejected
-                if entry.strategy in family
-            }
-            possible = rejected or dict.fromkeys(imagine(family), "")
-            tried = [_attempt(strategy, reason, self.problem) for strategy, reason in possible.items()]
-            usable = [(candidate, reason) for candidate, reason in tried if candidate is not None]
-            if usable:
-                yield family.name, *min(usable, key=lambda entry: (bool(entry[1]), entry[0].objective_s))
-            else:
-                yield family.name, None, tried[0][1]
+            yield family.name, *best_of_kind(self.found, self.problem, family.__contains__, imagine(family))
 
     def what_helps(self, anatomy: Anatomy) -> tuple[tuple[Outcome, ...], tuple[Remedy, ...]]:
         """Gains of changes and remedies on the simulator."""

@@ -57,7 +57,9 @@ def test_one_device_takes_as_long_beside_two_as_alone() -> None:
     for count in (1, 2):
         alone = make_plan("vgg16", dataclasses.replace(request, devices=count))
         rows = [one for one in both.outlook.estimates if one.contender.devices == count]
-        assert min(row.contender.cases[1] for row in rows) == fastest(alone.simulated.search.candidates).step_time_s
+        best_s = fastest(alone.simulated.search.candidates).step_time_s
+        # More sizes of buckets are tried where nothing else is asked.
+        assert min(row.contender.cases[1] for row in rows) == pytest.approx(best_s, rel=1e-3)
 
 
 def test_a_named_budget_is_kept_beside_other_numbers_of_devices() -> None:
