@@ -31,6 +31,14 @@ def test_a_plan_is_exported(tmp_path: Path) -> None:
     assert "torchtitan" in done.stderr
 
 
+def test_a_plan_in_another_precision_than_the_jobs_is_exported(tmp_path: Path) -> None:
+    where = ("--cluster", "dgx-h100", "--devices", "2", "--precision", "bf16")
+    done = trimaran("plan", f"{JOBS}:good", *where, "-o", "plan.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = trimaran("export", "plan.json", "--to", "accelerate", "-o", "accelerate.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("job", "target", "said"), [("qwen3:4b", "pytorch", "query_norm"), ("qwen3:30b-a3b", "torchtitan", '"30B-A3B"')]
 )

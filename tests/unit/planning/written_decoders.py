@@ -129,6 +129,7 @@ def job(size: Written) -> Job:
 
     tokens = torch.zeros(64, LENGTH, dtype=torch.long)
     return Job(
+        precision="bf16",
         model=lambda: Decoder(size),
         dataset=lambda: TensorDataset(tokens, tokens),
         loss=loss,

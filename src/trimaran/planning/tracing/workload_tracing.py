@@ -13,7 +13,7 @@ import torch
 from torch import nn, optim
 
 from trimaran.base.errors import ExecutionError, InputError, did_you_mean
-from trimaran.base.job import JOB_PRECISIONS, Job
+from trimaran.base.job import Job
 from trimaran.graph.capture.capture import capture, looked_at
 from trimaran.graph.capture.describe import describe_flow
 from trimaran.graph.capture.export import NotExportableError
@@ -167,8 +167,6 @@ def capture_without_weights(request: TraceRequest) -> Graph:
         InputError: the model, the data or the loss of the job cannot be used
     """
     job = resolve(request.reference)
-    if request.precision in JOB_PRECISIONS and (request.precision, job.precision) != ("fp32", "fp64"):
-        job = dataclasses.replace(job, precision=request.precision)
     try:
         model = _weightless(job)
         batch = sample_batch(job, next(model.parameters()).device)

@@ -80,12 +80,12 @@ def graph_of(request: TraceRequest) -> Graph:
     """The graph of a job, captured without its weights: that of the same export as elsewhere, with the same digest.
 
     Args:
-        request: the job, as for its workload: its precision takes the place of the job's, its optimizer does not matter
+        request: the job, as for its workload; its optimizer and precision do not matter
 
     Raises:
         InputError: the model, the data or the loss of the job cannot be used
     """
-    return _graph(dataclasses.replace(request, optimizer=""))
+    return _graph(dataclasses.replace(request, optimizer="", precision="fp32"))
 
 
 @functools.lru_cache(maxsize=16)
